@@ -1,4 +1,4 @@
-// Every subcommand of `tandem`, in the order in which its help lists them, and `tandem help`.
+// Adds the subcommands of `tandem` in the order of its help, and implements `tandem help`.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -7,16 +7,14 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "cli/former_flags.h"
 #include "cli/io/subcommand.h"
-#include "cli/tools/library_versions.h"
 #include "common/base/exit_codes.h"
 #include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {
 
-// Null when there is none.
+// Null if there is none.
 const CLI::App* ChildNamed(const CLI::App& command, const std::string& name) {
   const auto children =
       command.get_subcommands([&](const CLI::App* child) { return child->get_name() == name; });
@@ -28,20 +26,18 @@ void AddHelpCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = app.add_subcommand("help", "What a command does, and its flags");
   sub->add_option("command", *words, "for instance: drift attribute; default: all commands");
   EndHelp(*sub, "", "tandem help drift attribute");
-  sub->callback([words, &app, &chosen] {
-    chosen = [words, &app] {
-      const CLI::App* command = &app;
-      for (const std::string& word : *words) {
-        command = ChildNamed(*command, word);
-        if (command == nullptr) {
-          std::fprintf(stderr, "tandem help: there is no command `%s`\ntandem help lists them\n",
-                       absl::StrJoin(*words, " ").c_str());
-          return ToInt(ExitCode::kUsage);
-        }
+  SetAction(*sub, chosen, [words, &app] {
+    const CLI::App* command = &app;
+    for (const std::string& word : *words) {
+      command = ChildNamed(*command, word);
+      if (command == nullptr) {
+        std::fprintf(stderr, "tandem help: there is no command `%s`\ntandem help lists them\n",
+                     absl::StrJoin(*words, " ").c_str());
+        return ToInt(ExitCode::kUsage);
       }
-      words->push_back("--help");
-      return RunTandem(*words);
-    };
+    }
+    words->push_back("--help");
+    return RunTandem(*words);
   });
 }
 
@@ -82,7 +78,8 @@ void AddCommands(CLI::App& app, Action& chosen) {
 
 int RunTandem(const std::vector<std::string>& arguments) {
   CLI::App app(
-      "Tandem: a rollout server and a trainer that learn together, and how far they drift apart.");
+      "Tandem: a rollout server and a trainer for reinforcement learning of language models, and a "
+      "lab that measures and explains the training-inference mismatch (drift) between them.");
   app.set_version_flag("--version", VersionLine());
   Action chosen;
   AddCommands(app, chosen);

@@ -1,4 +1,5 @@
-// tandem: the one program to know. One file per subcommand (subcommand.h); commands.cc lists them.
+// The program `tandem`. Each subcommand has a file (subcommand.h declares them), and commands.cc
+// lists them.
 #include <string>
 #include <vector>
 

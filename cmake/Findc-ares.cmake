@@ -1,6 +1,6 @@
-# c-ares for gRPC's package file, which has a search of its own: that one says "Could NOT find c-ares" and then finds it,
-# because the c-ares of Debian 12 is a library without a CMake package. This comes first in CMAKE_MODULE_PATH, looks in the
-# same places in the same order, and complains only where there is none.
+# Finds c-ares for gRPC's CMake package. The search in that package says "Could NOT find c-ares" before it finds it, because
+# the c-ares of Debian 12 has no CMake package. This module comes first in CMAKE_MODULE_PATH, searches in the same places
+# in the same order, and reports only a library that is missing.
 include(FindPackageHandleStandardArgs)
 find_package(c-ares CONFIG QUIET)
 if(c-ares_FOUND)

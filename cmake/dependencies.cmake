@@ -1,14 +1,14 @@
-# Libraries from Debian packages (deploy/setup/install.sh puts them there).
+# Libraries from Debian packages, which deploy/setup/install.sh installs.
 find_package(Threads REQUIRED)
-find_package(absl REQUIRED)             # Status, strings, time: the vocabulary gRPC itself speaks
-# Wire records. A current gRPC asks for protobuf by the targets of protobuf's own package; Debian 12 has none.
+find_package(absl REQUIRED)             # status, strings, time; gRPC uses them too
+# Messages. A current gRPC uses the targets of protobuf's own CMake package, which Debian 12 does not have.
 find_package(protobuf CONFIG QUIET)
 if(NOT protobuf_FOUND)
   find_package(Protobuf REQUIRED)
 endif()
 find_package(gRPC CONFIG REQUIRED)      # the rollout and weight services
 find_package(OpenSSL 3 REQUIRED)        # certificates, behind common/rpc/tls_directory.h
-find_package(yaml-cpp REQUIRED)         # run files; keeps line numbers for error messages
+find_package(yaml-cpp REQUIRED)         # run files, with line numbers for error messages
 find_package(nlohmann_json REQUIRED)    # JSON lines, config.json
 find_package(CLI11 REQUIRED)            # command lines
 find_package(spdlog REQUIRED)           # log sinks and rotation, behind common/base/log.h
@@ -16,9 +16,9 @@ find_package(prometheus-cpp REQUIRED)   # counters and their text form, behind c
 find_package(civetweb REQUIRED)         # HTTP, behind common/observe/observe_server.h
 find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)
-find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)   # XXH3-128: fast enough to digest every push
+find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)   # XXH3-128, fast enough for the digests of every push
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(xxhash::xxhash INTERFACE IMPORTED)
 target_include_directories(xxhash::xxhash INTERFACE ${XXHASH_INCLUDE_DIR})
 target_link_libraries(xxhash::xxhash INTERFACE ${XXHASH_LIBRARY})
-find_path(BOOST_MATH_INCLUDE_DIR boost/math/distributions.hpp REQUIRED)  # quantiles of t and beta
+find_path(BOOST_MATH_INCLUDE_DIR boost/math/distributions.hpp REQUIRED)  # quantiles of the t and beta distributions

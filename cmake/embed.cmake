@@ -1,7 +1,7 @@
-# Files as raw string literals of one generated source, so that a binary needs no data files at run time:
+# Writes a source file that has files as raw string literals, so that a binary needs no data files at run time:
 #   cmake -DOUTPUT=x.cc -DHEADER=a/b.h -DNAMESPACE=a::b -DFUNCTION=FindX [-DROOT=dir] "-DFILES=a;b" -P embed.cmake
-# defines `std::string_view FUNCTION(std::string_view name)` of HEADER; a file's name is its path below ROOT, or
-# its last part where no ROOT is given; and, with a ROOT, `std::span<const std::string_view> FUNCTIONNames()`.
+# It defines `std::string_view FUNCTION(std::string_view name)`, declared in HEADER. The name of a file is its path below
+# ROOT, or its last part without a ROOT. With a ROOT it also defines `std::span<const std::string_view> FUNCTIONNames()`.
 set(source "#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\nnamespace {\n")
 set(lookups "")
 set(names "")

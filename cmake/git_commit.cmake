@@ -1,5 +1,5 @@
-# Writes OUTPUT with the commit of SOURCE; leaves it alone when nothing changed. The environment's
-# TANDEM_GIT_COMMIT goes first: an image is built from a tree without .git.
+# Writes the commit of SOURCE to OUTPUT, unless it is already there. The environment variable TANDEM_GIT_COMMIT has
+# precedence, because an image is built from a tree without .git.
 #   cmake -DSOURCE=<dir> -DOUTPUT=<file> -P git_commit.cmake
 set(commit "$ENV{TANDEM_GIT_COMMIT}")
 set(failed FALSE)

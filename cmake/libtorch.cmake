@@ -1,6 +1,6 @@
-# LibTorch out of the Python wheel. find_package(Torch) wants a CUDA toolkit, so the targets are
-# declared here. torch::cpu carries c10 and torch_cpu, OpenMP, and the headers behind -idirafter:
-# the wheel's include directory also holds protobuf and fmt headers that must not win.
+# LibTorch from the Python wheel. find_package(Torch) needs a CUDA toolkit, so the targets are declared here. torch::cpu has
+# c10, torch_cpu, OpenMP and the headers, with -idirafter because the wheel's include directory also has protobuf and fmt
+# headers, which must not be found first.
 set(TANDEM_VENV ${PROJECT_SOURCE_DIR}/.deps/venv CACHE PATH "Python environment with the torch wheel")
 file(GLOB TORCH_ROOT ${TANDEM_VENV}/lib/python3*/site-packages/torch)
 if(NOT TORCH_ROOT)
@@ -13,10 +13,10 @@ target_compile_options(torch::cpu INTERFACE
   "SHELL:-idirafter \"${TORCH_ROOT}/include/torch/csrc/api/include\""
   -Wno-unused-parameter -Wno-comment)
 target_compile_definitions(torch::cpu INTERFACE AT_PARALLEL_OPENMP=1 USE_DISTRIBUTED USE_C10D_GLOO)
-# The wheel ships libgomp under its usual soname, so our OpenMP code and LibTorch's share one pool.
+# The wheel has libgomp with its usual soname, so the OpenMP code of the project and of LibTorch share one thread pool.
 target_link_libraries(torch::cpu INTERFACE
   ${TORCH_ROOT}/lib/libc10.so ${TORCH_ROOT}/lib/libtorch_cpu.so)
-# By flag and not by OpenMP::OpenMP_CXX: its absolute path to libgomp clashes with the wheel's rpath.
+# A flag instead of OpenMP::OpenMP_CXX, whose absolute path to libgomp conflicts with the wheel's rpath.
 target_compile_options(torch::cpu INTERFACE -fopenmp)
 target_link_options(torch::cpu INTERFACE -fopenmp)
 target_link_options(torch::cpu INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)

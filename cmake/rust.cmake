@@ -1,7 +1,7 @@
-# The tokenizer crate (common/tokenizer/ffi) as one static library behind a C ABI.
+# The tokenizer crate (common/tokenizer/ffi) as one static library with a C ABI.
 find_program(CARGO cargo HINTS ${PROJECT_SOURCE_DIR}/.deps/cargo/bin $ENV{HOME}/.cargo/bin REQUIRED)
 set(TANDEM_RUST_DIR ${PROJECT_SOURCE_DIR}/common/tokenizer/ffi)
-# Shared by all presets: the crate does not depend on them and takes a minute to build.
+# All presets share it, because the crate does not depend on them and takes a minute to build.
 set(TANDEM_RUST_TARGET ${PROJECT_SOURCE_DIR}/build/rust)
 set(TANDEM_RUST_LIB ${TANDEM_RUST_TARGET}/release/libtandem_tokenizer.a)
 file(GLOB TANDEM_RUST_SOURCES CONFIGURE_DEPENDS ${TANDEM_RUST_DIR}/src/*.rs)

@@ -1,5 +1,5 @@
-# tandem_library / tandem_binary / tandem_tests: every target of the project is declared through
-# these, so that warnings, includes and labels are the same everywhere.
+# tandem_library, tandem_binary, tandem_tests and others. Every target of the project is declared with these functions, so
+# that warnings, include directories and labels are the same everywhere.
 
 set(TANDEM_SANITIZER "" CACHE STRING "address (with undefined), thread, fuzzer (clang), or empty")
 option(TANDEM_WERROR "Warnings are errors" ON)
@@ -31,35 +31,35 @@ elseif(TANDEM_SANITIZER STREQUAL "thread")
   target_link_options(tandem_flags INTERFACE -fsanitize=thread)
 endif()
 target_include_directories(tandem_flags INTERFACE ${PROJECT_SOURCE_DIR})
-# --as-needed: a program loads the shared libraries that its own code calls, and not all that stand behind its DEPS.
+# --as-needed: a program loads only the shared libraries that its code calls, and not all libraries of its DEPS.
 target_link_options(tandem_flags INTERFACE -Wl,-z,relro,-z,now -Wl,--as-needed)
 
-# What programs are made of, and not tests: calls of libc with a known size are checked. Not under sanitizers,
-# which check more, and not without optimisation, where it does nothing.
+# For programs and their libraries, but not for tests: calls of libc with a known size are checked. Not with sanitizers,
+# which check more, and not without optimisation, where it has no effect.
 set(TANDEM_FORTIFY "")
 if(TANDEM_SANITIZER STREQUAL "")
   set(TANDEM_FORTIFY $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=2>)
 endif()
 
-# Code in which no time is spent when it runs compiles in two thirds of the time. -Warray-bounds and -Wstringop-overflow
-# have the false positive of -Wrestrict there.
+# Flags for code whose speed does not matter, which then compiles in two thirds of the time. -Warray-bounds and
+# -Wstringop-overflow have the same false positive as -Wrestrict there.
 set(TANDEM_LIGHT_OPTIMISATION $<$<NOT:$<CONFIG:Debug>>:-O1>
     $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
 
-# Six files of a target compile as one: what takes the time is the headers and templates of libraries of others, which
-# they share. So no two files of a target may have one name for two things, anonymous namespaces included. The dev preset
-# compiles each by itself, and finds a file that lives on the includes of its neighbour.
+# Unity builds: six files of a target compile as one, because most of the time goes to headers and templates of other
+# libraries, which they share. So two files of a target must not define the same name, even in anonymous namespaces. The
+# dev preset compiles each file alone, and finds files that depend on the includes of another.
 option(TANDEM_UNITY "Compile files of a target together" ON)
 function(tandem_unity target)
   if(TANDEM_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
-    # A class whose members are of an anonymous namespace is one of a .cc file all the same.
+    # In a unity build, gcc takes the .cc files for headers and warns about classes with members from anonymous namespaces.
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 
-# tandem_sources(OUT [FOLDERS ...] [EXCEPT ...] [SRCS ...]): the .cc files of the folders (not of folders in them) without
-# those named after EXCEPT, and SRCS.
+# tandem_sources(OUT [FOLDERS ...] [EXCEPT ...] [SRCS ...]): sets OUT to the .cc files of the folders (without subfolders),
+# except those of EXCEPT, and SRCS.
 function(tandem_sources out)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "FOLDERS;EXCEPT;SRCS")
   set(found "")
@@ -78,12 +78,13 @@ function(tandem_sources out)
 endfunction()
 
 # tandem_library(NAME <name> [FOLDERS ...] [EXCEPT ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA] [LIGHT] [APART])
-# Makes tandem::<name>: a folder or a few that lie beside each other, or the part of a folder that another library must
-# not load. Includes are from the top folder ("trainer/loss/policy_loss.h"), and which folder may include which is the
-# business of tests/structure/include_rules_test.py: DEPS is what is linked, and carries include directories of
-# libraries of others. TORCH links LibTorch, PRIVATE and behind -idirafter (its include directory carries foreign
-# protobuf and fmt headers). CUDA links its CUDA half too. LIGHT: no time is spent in it. APART: its files are
-# compiled each by itself, so that what a kernel inlines, and so its bits, do not depend on its neighbours.
+# Makes the library tandem::<name> of a folder, of a few related folders, or of a part of a folder that another library
+# must not load. Include paths start at the top folder ("trainer/loss/policy_loss.h"), and
+# tests/structure/include_rules_test.py checks which folder may include which. DEPS are the libraries to link, which also
+# bring the include directories of external libraries. TORCH links LibTorch, PRIVATE and with -idirafter, because its
+# include directory has other versions of the protobuf and fmt headers. CUDA also links its CUDA part. LIGHT is for code
+# whose speed does not matter. APART compiles each file alone, so that what a kernel inlines, and with it its bits, does
+# not depend on other files.
 function(tandem_library)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;LIGHT;APART" "NAME" "FOLDERS;EXCEPT;SRCS;DEPS")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_NAME)
@@ -108,9 +109,9 @@ function(tandem_library)
   add_library(tandem::${ARG_NAME} ALIAS tandem_${ARG_NAME})
 endfunction()
 
-# What is built without naming tests: `cmake --build ... --target tandem_binaries`.
+# All programs without tests: `cmake --build ... --target tandem_binaries`.
 add_custom_target(tandem_binaries)
-# What the sanitizer runs of .ci/run build and run: tests with the label of the same name.
+# The tests that the sanitizer runs of .ci/run build and run: those with the label asan or tsan.
 add_custom_target(tandem_asan_tests)
 add_custom_target(tandem_tsan_tests)
 
@@ -126,7 +127,8 @@ function(tandem_binary)
   add_dependencies(tandem_binaries ${ARG_NAME})
 endfunction()
 
-# tandem_test_driver(NAME <name> SRCS ... DEPS ... [TORCH]): a program that Python tests start, in build/<preset>/tests.
+# tandem_test_driver(NAME <name> SRCS ... DEPS ... [TORCH]): a program that Python tests
+# start, in build/<preset>/tests.
 function(tandem_test_driver)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME" "SRCS;DEPS")
   add_executable(${ARG_NAME} ${ARG_SRCS})
@@ -138,20 +140,21 @@ function(tandem_test_driver)
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endfunction()
 
-# After so long a test hangs. A test that needs more says so by tandem_test_timeout.
+# A test that runs longer counts as hanging. tandem_test_timeout sets another limit.
 set(TANDEM_TEST_SECONDS 60)
-# A run of a test under a sanitizer, or beside another that keeps both cores, takes a few times as long.
+# Sanitizers make tests a few times slower.
 if(NOT TANDEM_SANITIZER STREQUAL "")
   set(TANDEM_TEST_SECONDS 240)
 endif()
 
 # tandem_tests(NAME <name> [FOLDERS ...] [EXCEPT ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA] [WHOLE] [APART] [LABELS ...]
 #              [VARIANT word] [TIMEOUT s])
-# One program of the test files of one kind. Each TEST is its own ctest case, found when ctest runs; with WHOLE each
-# file is one, named as the file (x_test, and x_word_test with a VARIANT): where a process of its own for each TEST costs more than the test (LibTorch takes
-# half a second to load, a model is written once a file). With TORCH, which implies WHOLE, the files may include LibTorch.
-# Labels: cpu (default; `make test`), full (only `make check-full`), gpu. asan or tsan beside cpu adds
-# the tests to that sanitizer run of .ci/run (tsan: only what links neither LibTorch nor gRPC).
+# Makes one program of the test files of one kind. Each TEST is a ctest case of its own, found when ctest runs. With WHOLE,
+# each file is one case with the name of the file (x_test, or x_word_test with a VARIANT). This is for tests that are
+# cheaper than a process (LibTorch takes half a second to load; a model is written once per file). With TORCH, which
+# implies WHOLE, the files may include LibTorch. Labels: cpu (default; `make test`), full (only `make check-full`), gpu.
+# In addition to cpu, asan and tsan add the tests to the sanitizer runs of .ci/run (tsan: only tests that link neither
+# LibTorch nor gRPC).
 function(tandem_tests)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;WHOLE;APART" "NAME;VARIANT;TIMEOUT"
                         "FOLDERS;EXCEPT;SRCS;DEPS;LABELS")
@@ -187,7 +190,7 @@ function(tandem_tests)
       add_dependencies(tandem_${sanitizer}_tests ${ARG_NAME})
     endif()
   endforeach()
-  # One label such as cpu+asan: gtest_discover_tests cannot pass a list on. ctest -L asan finds it.
+  # One label such as cpu+asan, because gtest_discover_tests cannot pass on a list. `ctest -L asan` matches it.
   string(JOIN "+" labels ${ARG_LABELS})
   if(ARG_TORCH OR ARG_WHOLE)
     foreach(source IN LISTS sources)
@@ -204,8 +207,8 @@ function(tandem_tests)
   endif()
 endfunction()
 
-# tandem_test_case(NAME <case> PROGRAM <name of tandem_tests> FILE <file>_test.cc [LABELS ...] [ENVIRONMENT ...]): the
-# tests of one file as one ctest case, here once more in another environment, say.
+# tandem_test_case(NAME <case> PROGRAM <name of tandem_tests> FILE <file>_test.cc [LABELS ...] [ENVIRONMENT ...]): runs
+# the tests of one file as one ctest case, for example a second time with other environment variables.
 function(tandem_test_case)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;PROGRAM;FILE" "LABELS;ENVIRONMENT")
   if(NOT ARG_LABELS)
@@ -216,13 +219,13 @@ function(tandem_test_case)
                        ENVIRONMENT "OMP_WAIT_POLICY=passive;GOMP_SPINCOUNT=0;${ARG_ENVIRONMENT}")
 endfunction()
 
-# tandem_test_timeout(SECONDS case ...): ctest cases that take longer than TANDEM_TEST_SECONDS allow.
+# tandem_test_timeout(SECONDS case ...): sets another time limit than TANDEM_TEST_SECONDS for ctest cases.
 function(tandem_test_timeout seconds)
   set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${seconds})
 endfunction()
 
-# tandem_python_test(NAME <name> SCRIPT <file> [LABELS ...] [TIMEOUT s]): a pytest file run with the
-# project's venv, one ctest case. TANDEM_BIN, TANDEM_TESTS and TANDEM_SOURCE tell it where things are.
+# tandem_python_test(NAME <name> SCRIPT <file> [LABELS ...] [TIMEOUT s]): runs a pytest file
+# with the project's venv as one ctest case. TANDEM_BIN, TANDEM_TESTS and TANDEM_SOURCE are the paths that it needs.
 function(tandem_python_test)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;SCRIPT;TIMEOUT" "LABELS")
   if(NOT ARG_LABELS)

@@ -26,7 +26,7 @@ def load_stubs():
 
 
 def connect(flags):
-    """A channel, over mutual TLS where a directory with tls.crt, tls.key and ca.crt is named (docs/security.md)."""
+    """A channel, with mutual TLS if a directory with tls.crt, tls.key and ca.crt is given (docs/security.md)."""
     if not flags.tls:
         return grpc.insecure_channel(flags.address)
     files = []
@@ -38,7 +38,7 @@ def connect(flags):
         with open(flags.token_file, encoding="ascii") as file:
             token = file.readline().strip()
         credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
-    # Python's gRPC asks for a host name in the server's certificate: for a server at another address, say which.
+    # Python's gRPC checks the host name in the server's certificate. Give its name if the address is another one.
     options = [("grpc.ssl_target_name_override", flags.server_name)] if flags.server_name else []
     return grpc.secure_channel(flags.address, credentials, options=options)
 

@@ -1,13 +1,12 @@
 #!/bin/sh
-# A language model from nothing on two cores: tokenizer and random weights, a short supervised
-# warm-up that leaves it mediocre at one-digit sums, then GRPO.
-# Run in the top folder after `make build`.
+# Makes a language model on two cores: a tokenizer and random weights, a short supervised warm-up after
+# which it solves some one-digit sums, and then GRPO. Run it in the top folder after `make build`.
 set -eu
 tandem=${TANDEM:-build/release/bin/tandem}
 out=runs/small
 mkdir -p "$out"
 
-# All 100 sums a+b with a, b in 0..9: every seventh is held out.
+# All 100 sums a+b with a, b in 0..9. Every seventh is held out.
 awk -v out="$out" 'BEGIN {
   for (a = 0; a < 10; ++a) for (b = 0; b < 10; ++b) {
     line = sprintf("{\"prompt\":\"%d + %d =\",\"answer\":\"%d\"}", a, b, a + b)

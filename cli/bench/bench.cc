@@ -26,7 +26,7 @@ Spread SpreadOf(std::vector<double> values) {
   return {values[values.size() / 2], values.front(), values.back()};
 }
 
-// The part of a case that is looked at: tokens a second, or the milliseconds it takes.
+// A part of a case, measured in tokens per second or in milliseconds.
 struct Part {
   const char* name;
   const char* unit;
@@ -81,7 +81,7 @@ std::vector<double> Values(const std::vector<BenchTimes>& times, const Part& par
   return values;
 }
 
-// Least possible over measured time, pass by pass.
+// The least possible time over the measured time, for each pass.
 std::vector<double> LimitShares(const std::vector<BenchTimes>& times,
                                 const std::vector<MachineLimits>& limits, const Part& part) {
   std::vector<double> shares;
@@ -93,7 +93,7 @@ std::vector<double> LimitShares(const std::vector<BenchTimes>& times,
   return shares;
 }
 
-// Ours over theirs, repeat by repeat: what ran side by side is compared.
+// Our values over theirs, repeat by repeat, so that neighbouring measurements are compared.
 std::vector<double> Ratios(const std::vector<double>& ours, const std::vector<double>& theirs) {
   std::vector<double> ratios;
   for (size_t i = 0; i < ours.size() && i < theirs.size(); ++i)
@@ -150,7 +150,7 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
   }
   const fs::path venv = ".deps/venv/bin/python";
   const std::string python = fs::exists(venv, ignored) ? venv.string() : "python3";
-  // Peers wait as they like: not as this process was told to.
+  // Peers use their own thread settings, not those of this process.
   return PeerCommand{
       script.stem().string(),
       absl::StrCat("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ", python, " '", script.string(),
@@ -193,7 +193,7 @@ absl::StatusOr<std::map<std::string, BenchTimes>> RunPeer(const PeerCommand& pee
                           RunPeerCommand(peer, absl::StrCat(" --cases '", wanted.dump(), "'")));
   std::map<std::string, BenchTimes> times;
   for (const BenchCase& c : cases) {
-    if (!answer.contains(c.name)) continue;  // it cannot run that one
+    if (!answer.contains(c.name)) continue;  // the peer cannot run this case
     const nlohmann::json& row = answer[c.name];
     BenchTimes& t = times[c.name];
     t.prefill_seconds = row.value("prefill_seconds", 0.0);

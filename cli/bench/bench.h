@@ -1,4 +1,5 @@
-// What `tandem bench` measures, and how it is shown: cases, times, peers, the table.
+// The cases of `tandem bench rollout`, their times and the table of results, and the commands of
+// peers: other engines and trainers that are measured on the same work.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +19,27 @@ struct BenchCase {
   std::string name;
   BenchKind kind = BenchKind::kDecode;
   int64_t batch = 1;  // completions
-  int64_t group = 1;  // of one prompt
+  int64_t group = 1;  // completions of one prompt
   int64_t prompt_tokens = 0, new_tokens = 0;
 };
 
-// One pass over a case. Prefill ends when every first token is drawn.
+// One pass over a case. Prefill ends when every completion has its first token.
 struct BenchTimes {
   double prefill_seconds = 0, decode_seconds = 0;
   int64_t prefill_tokens = 0, decode_tokens = 0;
-  // What it had to read and multiply at least; 0 of peers.
+  // The least that it had to read and to multiply; 0 for peers.
   double prefill_bytes = 0, prefill_flops = 0, decode_bytes = 0, decode_flops = 0;
 };
 
 struct BenchTable {
-  // By case, engine and repeat. "tandem" is what the others are compared with.
+  // By case, engine and repeat. The others are compared with "tandem".
   std::map<std::string, std::map<std::string, std::vector<BenchTimes>>> rows;
   std::vector<MachineLimits> limits;  // by repeat
 };
 
 // "decode-N": N completions in groups of up to 8; "prefill-N": N prompts of 512 tokens;
 // "first-token-N": N completions of one prompt of 512 tokens, up to their first token.
-//   INVALID_ARGUMENT  another name
+//   INVALID_ARGUMENT  the name has another form
 absl::StatusOr<BenchCase> ParseCase(const std::string& name, int64_t prompt_tokens,
                                     int64_t new_tokens);
 
@@ -46,24 +47,25 @@ absl::StatusOr<BenchCase> ParseCase(const std::string& name, int64_t prompt_toke
 struct PeerCommand {
   std::string name, command;
 };
-//   NOT_FOUND  no such script (with where it was looked for)
+//   NOT_FOUND  there is no such script (with where it was looked for)
 absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std::string& model,
                                      const std::string& dtype, int64_t threads,
                                      const std::string& device = "cpu");
-// Why `name` is no peer, or nothing: a check of an option, so that a wrong name is found before anything is run.
+// Says why `name` is not a peer; empty if it is one. A check of a CLI11 option, so that a wrong
+// name is found before anything runs.
 std::string CheckPeer(const std::string& name);
 
-// Runs the peer with more arguments (shell-quoted, a space first); the JSON object it printed.
+// Runs the peer with further arguments, which are shell-quoted and start with a space. Returns the
+// JSON object that it printed.
 //   INTERNAL  it failed, or printed something else
 absl::StatusOr<nlohmann::json> RunPeerCommand(const PeerCommand& peer,
                                               const std::string& arguments);
 
-// Times by case name.
-//   INTERNAL  it failed, or printed something else
+// Runs the cases through the peer. Returns times by case name. Errors are those of RunPeerCommand.
 absl::StatusOr<std::map<std::string, BenchTimes>> RunPeer(const PeerCommand& peer,
                                                           const std::vector<BenchCase>& cases);
 
-// Medians, spreads, shares of the limit and ratios to peers. Pure.
+// Medians, ranges, shares of the machine's limits and ratios to peers. Pure.
 std::string ToText(const BenchTable& table, const std::vector<BenchCase>& cases);
 std::string ToJson(const BenchTable& table, const std::vector<BenchCase>& cases);
 

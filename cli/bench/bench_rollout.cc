@@ -1,5 +1,5 @@
-// tandem bench rollout: speed of the rollout engine in this process, beside the machine's limits
-// and, with --peer, beside another engine on the same work.
+// tandem bench rollout: measures the rollout engine in this process and compares it with the
+// machine's limits and, with --peer, with other engines on the same work. Also adds `tandem bench`.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -10,12 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench/bench.h"
-#include "cli/io/json_flags.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
-#include "cli/model/numerics_option.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/options/command_line.h"
@@ -36,8 +34,9 @@ struct BenchFlags {
   JsonFlags json;
 };
 
-constexpr int64_t kCudaStepTokens = 8192;         // a GPU is not busy with fewer tokens of prompts
-constexpr const char* kOneSample = "one sample";  // what a first-token case is compared with
+constexpr int64_t kCudaStepTokens = 8192;  // fewer prompt tokens do not keep a GPU busy
+// The run that a first-token case is compared with.
+constexpr const char* kOneSample = "one sample";
 
 absl::StatusOr<std::vector<BenchCase>> ParseCases(const BenchFlags& flags) {
   std::vector<BenchCase> cases;
@@ -48,8 +47,8 @@ absl::StatusOr<std::vector<BenchCase>> ParseCases(const BenchFlags& flags) {
   return cases;
 }
 
-// One pass over the case. Prompts differ from pass to pass, so that nothing is found in the prefix
-// index.
+// Runs one pass over the case. Prompts differ from pass to pass, so that nothing is found in the
+// prefix index.
 absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, int64_t pass) {
   const int64_t groups = c.batch / c.group;
   for (int64_t g = 0; g < groups; ++g) {
@@ -86,7 +85,8 @@ absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, 
   times.decode_bytes = after.step_bytes - prefilled.step_bytes;
   times.decode_flops = after.step_flops - prefilled.step_flops;
   times.prefill_tokens = groups * c.prompt_tokens;  // computed once for a group
-  // Not batch x (new - 1): when prompts take several steps, the first groups draw on meanwhile.
+  // This is not batch x (new - 1), because the first groups already decode while later prompts are
+  // computed.
   times.decode_tokens =
       static_cast<int64_t>(after.num_tokens_sampled - prefilled.num_tokens_sampled);
   return times;
@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& fl
   return engine;
 }
 
-// The engines in this process, by their names in the table, in --numerics' order.
+// The engines in this process with their names in the table, in the order of --numerics.
 using Engines = std::vector<std::pair<std::string, std::unique_ptr<rollout::Engine>>>;
 
 absl::StatusOr<Engines> MakeEngines(const BenchFlags& flags, const std::vector<BenchCase>& cases) {
@@ -130,7 +130,7 @@ absl::StatusOr<Engines> MakeEngines(const BenchFlags& flags, const std::vector<B
   return engines;
 }
 
-// A case through all that are compared, in turn; every other repeat begins with the last.
+// Runs a case through all engines in turn. Every second repeat uses the reverse order.
 absl::Status RunOurs(const Engines& engines, const BenchCase& c, int64_t repeat, int64_t first_pass,
                      BenchTable& table) {
   struct Run {
@@ -181,7 +181,7 @@ absl::Status Bench(const BenchFlags& flags) {
   return PrintResult(flags.json, ToText(table, cases), ToJson(table, cases));
 }
 
-// A wrong value is a wrong command line, before anything is loaded.
+// A check of the option --cases, so that a wrong value is found before anything is loaded.
 std::string CheckCase(const std::string& name) {
   return std::string(ParseCase(name, 1, 2).status().message());
 }
@@ -189,7 +189,9 @@ std::string CheckCase(const std::string& name) {
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, Action& chosen) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure this machine with this model");
+  CLI::App* bench = app.add_subcommand(
+      "bench",
+      "Benchmarks of the rollout engine, servers, pushes, train steps; simulation of clusters");
   bench->require_subcommand(0, 1);
   AddBenchServeCommand(*bench, chosen);
   AddBenchTrainCommand(*bench, chosen);
@@ -197,42 +199,34 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   AddBenchSimulateCommand(*bench, chosen);
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* sub = bench->add_subcommand(
-      "rollout", "The rollout engine: prefill and decode, beside the machine's limits and peers");
+      "rollout",
+      "The rollout engine: prefill and decode, compared with the machine's limits and with peers");
   sub->add_option("--model", flags->model, "Hugging Face directory")->required();
-  sub->add_option("--device", flags->device, "where the forward runs (docs/dev/cuda.md)")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
+  AddChoice(sub, "--device", flags->device, {"cpu", "cuda"},
+            "where the forward pass runs (docs/dev/cuda.md)");
   sub->add_flag("--cuda-graphs,!--no-cuda-graphs", flags->cuda_graphs,
                 "with --device cuda: replay steps of decodes as CUDA graphs (on)");
-  sub->add_option("--dtype", flags->dtype, "compute dtype")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  AddChoice(sub, "--dtype", flags->dtype, {"fp32", "bf16"}, "compute dtype");
   sub->add_option("--numerics", flags->numerics,
-                  "one mode or several: the others are compared with the first")
+                  "one mode or several; the others are compared with the first")
       ->transform(CLI::CheckedTransformer(NumericsModes()).description("{fast,invariant,exact}"))
       ->delimiter(',')
       ->default_str("fast");
   sub->add_option(
          "--cases", flags->cases,
          "decode-N: N completions in groups of up to 8; prefill-N: N prompts of 512 tokens; "
-         "first-token-N: N completions of one such prompt, beside one")
+         "first-token-N: N completions of one such prompt, compared with one completion")
       ->delimiter(',')
       ->check(CheckCase)
       ->capture_default_str();
-  sub->add_option("--prompt-tokens", flags->prompt_tokens, "of decode cases")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option(
-         "--max-new-tokens", flags->new_tokens,
-         "of a completion of decode cases; end tokens are ignored, so that all have as many")
+  AddPositive(sub, "--prompt-tokens", flags->prompt_tokens, "tokens of a prompt in decode cases");
+  sub->add_option("--max-new-tokens", flags->new_tokens,
+                  "tokens of a completion in decode cases; end tokens are ignored, so that all "
+                  "have this many")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
-  sub->add_option("--repeats", flags->repeats, "passes over all cases, peers in between")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--threads", flags->threads, "0: the cores of the machine")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  AddPositive(sub, "--repeats", flags->repeats, "passes over all cases and peers");
+  AddThreadsFlag(sub, flags->threads);
   sub->add_option(
          "--peer", flags->peers,
          "llama_cpp, transformers, or a script that speaks as tests/bench/peers/README.md says")
@@ -241,12 +235,7 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   AddJsonFlags(sub, &flags->json);
   EndHelp(*sub, "", "tandem bench rollout --model MODEL --cases decode-1,decode-8 --repeats 3");
   EndHelp(*bench, "", "tandem bench rollout --model MODEL --cases decode-1,decode-8 --repeats 3");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::Status status = Bench(*flags);
-      return status.ok() ? 0 : Fail(status);
-    };
-  });
+  SetAction(*sub, chosen, [flags] { return Finish(Bench(*flags)); });
 }
 
 }  // namespace tandem::cli

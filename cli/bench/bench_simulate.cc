@@ -1,4 +1,5 @@
-// tandem bench simulate: the pair on many GPUs, on paper; and a real run beside its simulation.
+// tandem bench simulate: simulates servers and trainer on many GPUs, or compares a recorded run
+// with its simulation.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -10,13 +11,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "cli/io/json_flags.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/simulate/run_check.h"
 #include "cli/simulate/sweep.h"
-#include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/options/command_line.h"
 
@@ -45,7 +44,7 @@ absl::Status Check(const SimulateFlags& flags) {
   if (!flags.fit.empty()) {
     if (flags.fit == flags.check) {
       return absl::InvalidArgumentError(
-          "--fit: a run says nothing of its own prediction; name another");
+          "--fit: a prediction must not be fitted to the run that it predicts; name another");
     }
     TANDEM_ASSIGN_OR_RETURN(const simulate::RecordedRun other, simulate::ReadRun(flags.fit));
     TANDEM_ASSIGN_OR_RETURN(scales, simulate::FitScales(other, machine));
@@ -55,7 +54,7 @@ absl::Status Check(const SimulateFlags& flags) {
   return PrintResult(flags.json, ToText(result), ToJson(result));
 }
 
-// "3:5", each of GPUs.
+// Parses "TRAINER:ROLLOUT", the numbers of GPUs of each.
 absl::StatusOr<std::pair<int64_t, int64_t>> ParseSplit(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
   int64_t trainer = 0, rollout = 0;
@@ -133,73 +132,72 @@ std::string CheckLengths(const std::string& text) {
 
 void AddWorkload(CLI::App* sub, SimulateFlags* flags) {
   simulate::Workload& workload = flags->workload;
-  CLI::Option* prompts = sub->add_option("--prompts", workload.prompts, "groups of a train step")
-                             ->check(CLI::Range(1, 1 << 20))
-                             ->capture_default_str();
+  CLI::Option* prompts =
+      sub->add_option("--prompts", workload.prompts, "prompts (groups) per train step")
+          ->check(CLI::Range(1, 1 << 20))
+          ->capture_default_str();
   sub->add_option("--prompts-per-gpu", flags->prompts_per_gpu,
-                  "instead: the batch grows with the GPUs")
+                  "prompts per GPU, instead of --prompts")
       ->check(CLI::PositiveNumber)
       ->excludes(prompts);
   sub->add_option("--group-size", workload.group, "completions of a prompt")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  sub->add_option("--prompt-tokens", workload.prompt_tokens, "of each prompt")
+  sub->add_option("--prompt-tokens", workload.prompt_tokens, "tokens of a prompt")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   sub->add_option("--lengths", workload.lengths,
-                  "of completions: fixed:N, uniform:LOW-HIGH or lognormal:MEAN:SIGMA:LIMIT")
+                  "lengths of completions: fixed:N, uniform:LOW-HIGH or lognormal:MEAN:SIGMA:LIMIT")
       ->check(CheckLengths)
       ->capture_default_str();
   sub->add_option("--staleness", workload.max_staleness, "trainer.max_staleness")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
-  sub->add_option("--steps", workload.steps, "train steps, after the S + 1 that fill the pipe")
+  sub->add_option("--steps", workload.steps, "train steps, after the S + 1 that fill the pipeline")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  sub->add_option("--seed", workload.seed, "of the lengths")->capture_default_str();
+  sub->add_option("--seed", workload.seed, "seed of the lengths")->capture_default_str();
 }
 
 }  // namespace
 
 void AddBenchSimulateCommand(CLI::App& bench, Action& chosen) {
   auto flags = std::make_shared<SimulateFlags>();
-  CLI::App* sub = bench.add_subcommand(
-      "simulate", "The pair on many GPUs, on paper; with --check a real run beside its simulation");
-  sub->add_option("--model", flags->model, "shape")
-      ->check(CLI::IsMember({"7b", "70b"}))
-      ->capture_default_str();
-  CLI::Option* gpus = sub->add_option("--gpus", flags->gpus, "sizes; each gets its best split")
-                          ->delimiter(',')
-                          ->check(CLI::Range(2, 16384))
-                          ->capture_default_str();
-  sub->add_option("--split", flags->split, "TRAINER:ROLLOUT GPUs: this one alone")->excludes(gpus);
-  sub->add_option("--tensor-parallel", flags->tensor_parallel, "GPUs a server (7b: 1, 70b: 8)")
+  CLI::App* sub = bench.add_subcommand("simulate",
+                                       "Simulates servers and trainer on many GPUs; --check "
+                                       "compares a recorded run with its simulation");
+  AddChoice(sub, "--model", flags->model, {"7b", "70b"}, "shape of the model");
+  CLI::Option* gpus =
+      sub->add_option("--gpus", flags->gpus, "numbers of GPUs; each gets its best split")
+          ->delimiter(',')
+          ->check(CLI::Range(2, 16384))
+          ->capture_default_str();
+  sub->add_option("--split", flags->split, "TRAINER:ROLLOUT: numbers of GPUs of this split alone")
+      ->excludes(gpus);
+  sub->add_option("--tensor-parallel", flags->tensor_parallel, "GPUs per server (7b: 1, 70b: 8)")
       ->check(CLI::Range(1, 64));
   AddWorkload(sub, flags.get());
-  sub->add_option("--push", flags->push, "collective or stream")
-      ->check(CLI::IsMember({"collective", "stream"}))
-      ->capture_default_str();
+  AddChoice(sub, "--push", flags->push, {"collective", "stream"},
+            "transport of the weights: collective or stream");
   sub->add_flag("--dense", flags->dense, "push whole tensors, not deltas");
   sub->add_option("--constants", flags->constants_file,
-                  "JSON file of constants over the built-in ones, each with its source");
-  sub->add_flag("--print-constants", flags->print_constants, "the constants with their sources");
-  sub->add_flag("--markdown", flags->markdown, "those as a table");
-  sub->add_flag("--ranges", flags->ranges,
-                "also what the largest size makes of each assumption's range");
-  sub->add_option("--check", flags->check, "RUN directory: predicted and real times, step by step");
-  sub->add_option("--fit", flags->fit,
-                  "with --check: another RUN at staleness 0 that says how fast this machine is");
+                  "JSON file of constants that override the built-in ones, each with its source");
+  sub->add_flag("--print-constants", flags->print_constants,
+                "print the constants with their sources");
+  sub->add_flag("--markdown", flags->markdown, "print the constants as a Markdown table");
+  sub->add_flag(
+      "--ranges", flags->ranges,
+      "also print how the range of each assumption changes the result of the largest size");
+  sub->add_option("--check", flags->check,
+                  "RUN directory: print predicted and recorded times, step by step");
+  sub->add_option(
+      "--fit", flags->fit,
+      "with --check: another RUN at staleness 0, to which the speed of the machine is fitted");
   AddJsonFlags(sub, &flags->json);
   EndHelp(*sub, "", "tandem bench simulate --model 7b --gpus 8,64 --steps 5");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::Status status = Simulate(*flags);
-      if (status.ok()) return 0;
-      PrintFailure(status);
-      // What a run directory or a file of constants holds was named on the command line.
-      return ToInt(ExitCode::kUsage);
-    };
-  });
+  // Errors in a run directory or in a file of constants are errors of the command line that names
+  // it.
+  SetAction(*sub, chosen, [flags] { return Finish(AsUsageError(Simulate(*flags))); });
 }
 
 }  // namespace tandem::cli

@@ -1,23 +1,143 @@
-// tandem bench train: whole train steps of the pair, and of another trainer on the same work.
+#include "cli/bench/bench_train.h"
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench/bench.h"
-#include "cli/bench/train_bench.h"
-#include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
+#include "cli/model/model_directory.h"
 #include "cli/model/model_input.h"
+#include "cli/run/local_run.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/model/model_config.h"
 #include "common/options/command_line.h"
+#include "common/process/thread_team.h"
+#include "common/tokenizer/tokenizer.h"
+#include "nlohmann/json.hpp"
 
 namespace tandem::cli {
 namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kWarmUp = 1;
+// Words that fill prompts. Each is one token in most vocabularies.
+constexpr const char* kFiller[] = {"the", "train", "left", "early", "and",
+                                   "we",  "saw",   "the",  "river"};
+
+// A prompt of about `tokens` tokens that differs from the others from its second word on.
+absl::StatusOr<std::string> MakePrompt(const Tokenizer& tokenizer, int64_t number, int64_t tokens) {
+  const std::string end = absl::StrCat(" What is ", number + 2, " * 7? Answer:");
+  std::string text = absl::StrCat("Story ", number, ":");
+  for (int64_t word = 0;; ++word) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(text + end));
+    const int64_t missing = tokens - static_cast<int64_t>(ids.size());
+    if (missing <= 0) return text + end;
+    // A word is at least one token, so half the missing number is never too many.
+    for (int64_t i = 0; i < std::max<int64_t>(1, missing / 2); ++i, ++word) {
+      absl::StrAppend(&text, " ", kFiller[static_cast<size_t>(word) % std::size(kFiller)]);
+    }
+  }
+}
+
+absl::Status WriteData(const TrainBench& bench, const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(bench.model));
+  std::string lines;
+  for (int64_t i = 0; i < bench.prompts * (bench.steps + kWarmUp); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string prompt,
+                            MakePrompt(*tokenizer, i, bench.prompt_tokens));
+    absl::StrAppend(&lines, json{{"prompt", prompt}, {"answer", "7"}}.dump(), "\n");
+  }
+  return WriteFileAtomically(path, lines);
+}
+
+// About half of the completions are rewarded, so that groups have advantages. The loss is that of
+// the peer.
+json RunFileOf(const TrainBench& bench, const std::string& data) {
+  json file = {
+      {"launch", {{"num_servers", 1}}},
+      {"server",
+       {{"model", bench.model},
+        {"engine",
+         {{"dtype", bench.server_dtype}, {"device", bench.device}, {"numerics", bench.numerics}}}}},
+      {"trainer",
+       {{"model", bench.model},
+        {"run", {{"out", bench.out}, {"name", "run"}}},
+        {"seed", 1},
+        {"steps", bench.steps + kWarmUp},
+        {"dtype", bench.dtype},
+        {"device", bench.device},
+        {"numerics", bench.numerics},
+        {"prompts_per_step", bench.prompts},
+        {"completions_per_prompt", bench.group},
+        {"sampling", {{"temperature", 1}, {"max_new_tokens", bench.new_tokens}}},
+        {"data", {{"train", data}, {"chat", false}}},
+        {"reward", {{"weights", {{"format", 1}}}, {"format", "(?s).*[a-m]"}}},
+        {"loss", {{"normalisation", "constant"}, {"constant_length", bench.new_tokens}}},
+        {"optimizer", {{"learning_rate", 1e-6}, {"max_grad_norm", 1}}},
+        {"probe", {{"every", 0}}},
+        {"eval", {{"every", 0}, {"at_start", false}, {"at_end", false}}},
+        {"checkpoint", {{"every", 0}, {"at_end", false}}}}}};
+  if (bench.device == "cuda") {  // the defaults suit a CPU; here all completions decode together
+    const int64_t completions = bench.prompts * bench.group;
+    const int64_t tokens = bench.prompt_tokens + bench.new_tokens;
+    json& engine = file["server"]["engine"];
+    engine["max_batch_sequences"] = std::min<int64_t>(completions, 4096);
+    engine["max_step_tokens"] = 8192;
+    engine["kv_capacity_tokens"] = 2 * completions * tokens;
+    file["trainer"]["microbatch_tokens"] = 16384;
+  }
+  return file;
+}
+
+absl::StatusOr<TrainResult> RunPair(const TrainBench& bench, const std::string& data) {
+  const std::string config = bench.out + "/bench_train.yaml";
+  TANDEM_RETURN_IF_ERROR(
+      WriteFileAtomically(config, RunFileOf(bench, data).dump(1)));  // JSON is YAML
+  TANDEM_ASSIGN_OR_RETURN(const LocalRunResult run, RunLocally({.config = config, .clean = true}));
+  if (run.exit_code != ExitCode::kOk) {
+    return absl::InternalError(absl::StrCat("the run ended with exit code ", ToInt(run.exit_code),
+                                            "; its logs are in ", run.run_directory, "/logs"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(TrainResult result,
+                          ReadTrainSteps(run.run_directory + "/metrics.jsonl", kWarmUp));
+  result.engine = "tandem";
+  return result;
+}
+
+absl::StatusOr<TrainResult> RunTrainPeer(const TrainBench& bench, const std::string& data) {
+  TANDEM_ASSIGN_OR_RETURN(const PeerCommand peer,
+                          FindPeer(bench.peer, bench.model, bench.dtype, /*threads=*/0));
+  TANDEM_ASSIGN_OR_RETURN(
+      const json answer,
+      RunPeerCommand(peer, absl::StrCat(" --data '", data, "' --prompts ", bench.prompts,
+                                        " --group ", bench.group, " --new-tokens ",
+                                        bench.new_tokens, " --steps ", bench.steps)));
+  TrainResult result = {.engine = absl::StrCat(peer.name, " (microbatch ",
+                                               answer.value("microbatch", int64_t{0}), ")"),
+                        .peak_bytes = answer.value("peak_bytes", int64_t{0})};
+  for (const json& step : answer.value("steps", json::array())) {
+    result.steps.push_back({.step_seconds = step.value("step_seconds", 0.0),
+                            .generate_seconds = step.value("generate_seconds", 0.0),
+                            .train_seconds = step.value("train_seconds", 0.0),
+                            .trained_tokens = step.value("trained_tokens", int64_t{0})});
+  }
+  if (result.steps.empty()) {
+    return absl::InternalError(absl::StrCat("peer ", peer.name, " timed no step"));
+  }
+  return result;
+}
 
 absl::Status Train(const TrainBench& bench, const JsonFlags& json) {
   if (bench.device == "cuda" && !bench.peer.empty()) {
@@ -35,45 +155,78 @@ absl::Status Train(const TrainBench& bench, const JsonFlags& json) {
 
 }  // namespace
 
+absl::StatusOr<TrainResult> ReadTrainSteps(const std::string& metrics_path, int64_t num_warm_up) {
+  TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(metrics_path));
+  TrainResult result;
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<json> line, reader->Next());
+    if (!line) break;
+    if (line->value("step", int64_t{0}) <= num_warm_up) continue;
+    const auto seconds = [&](const char* name) { return line->value(name, 0.0); };
+    if (!line->contains("time/step")) {
+      return reader->At(absl::InvalidArgumentError("no time/step: not the line of a train step"));
+    }
+    result.steps.push_back(
+        {.step_seconds = seconds("time/step"),
+         .generate_seconds = seconds("time/rollout"),
+         .train_seconds = seconds("time/pack") + seconds("time/proximal") + seconds("time/update"),
+         .trained_tokens = line->value("loss/num_tokens", int64_t{0}),
+         .row_tokens = line->value("loss/num_row_tokens", int64_t{0})});
+    const char* const peak = line->contains("memory/device_peak_bytes") ? "memory/device_peak_bytes"
+                                                                        : "memory/peak_bytes";
+    result.peak_bytes = std::max(result.peak_bytes, line->value(peak, int64_t{0}));
+  }
+  return result;
+}
+
+absl::StatusOr<TrainBenchResult> RunTrainBench(
+    const TrainBench& bench, const std::function<void(const std::string&)>& progress) {
+  TrainBenchResult result;
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(bench.model));
+  const auto head = static_cast<double>(config.vocab_size * config.hidden_size);
+  const double matrices = config.tie_word_embeddings ? 1 : 2;
+  result.head_flops = 2 * head;
+  result.body_flops = 2 * (static_cast<double>(NumParameters(config)) - matrices * head);
+  if (bench.device == "cpu") {
+    ThreadTeam team(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+    result.limits = MeasureMachineLimits(team, ActiveInstructionSet());
+  }
+  TANDEM_RETURN_IF_ERROR(MakeDirectories(bench.out));
+  const std::string data = bench.out + "/train.jsonl";
+  TANDEM_RETURN_IF_ERROR(WriteData(bench, data));
+  TANDEM_ASSIGN_OR_RETURN(result.ours, RunPair(bench, data));
+  if (bench.peer.empty()) return result;
+  progress(absl::StrCat(bench.peer, " at several microbatches"));
+  TANDEM_ASSIGN_OR_RETURN(result.peer, RunTrainPeer(bench, data));
+  return result;
+}
+
 void AddBenchTrainCommand(CLI::App& bench, Action& chosen) {
   auto flags = std::make_shared<TrainBench>();
   auto json = std::make_shared<JsonFlags>();
   flags->out = (std::filesystem::temp_directory_path() / "tandem_bench_train").string();
   CLI::App* sub = bench.add_subcommand(
-      "train", "Train steps of server and trainer on this machine, beside another trainer's");
+      "train", "Train steps of server and trainer on this machine, compared with another trainer");
   sub->add_option("--model", flags->model, "Hugging Face directory")->required();
-  sub->add_option("--dtype", flags->dtype, "of the trainer's arithmetic, and of the peer's")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
-  sub->add_option("--server-dtype", flags->server_dtype, "of the rollout server")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
-  sub->add_option("--device", flags->device, "where server and trainer compute")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  sub->add_option("--numerics", flags->numerics, "of server and trainer; exact needs equal dtypes")
-      ->check(CLI::IsMember({"fast", "exact"}))
-      ->capture_default_str();
-  const auto count = [&](const char* name, int64_t& value, const char* help) {
-    sub->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
-  };
-  count("--prompts", flags->prompts, "of a step");
-  count("--group-size", flags->group, "completions of a prompt");
-  count("--prompt-tokens", flags->prompt_tokens, "of a prompt, about");
-  count("--max-new-tokens", flags->new_tokens, "of a completion, at most");
-  count("--steps", flags->steps, "timed, after one to warm up");
+  AddChoice(sub, "--dtype", flags->dtype, {"fp32", "bf16"},
+            "compute dtype of the trainer and of the peer");
+  AddChoice(sub, "--server-dtype", flags->server_dtype, {"fp32", "bf16"},
+            "compute dtype of the rollout server");
+  AddChoice(sub, "--device", flags->device, {"cpu", "cuda"}, "where server and trainer compute");
+  AddChoice(sub, "--numerics", flags->numerics, {"fast", "exact"},
+            "numerics of server and trainer; exact needs equal dtypes");
+  AddPositive(sub, "--prompts", flags->prompts, "prompts per train step");
+  AddPositive(sub, "--group-size", flags->group, "completions of a prompt");
+  AddPositive(sub, "--prompt-tokens", flags->prompt_tokens, "approximate tokens of a prompt");
+  AddPositive(sub, "--max-new-tokens", flags->new_tokens, "most tokens of a completion");
+  AddPositive(sub, "--steps", flags->steps, "measured train steps, after one to warm up");
   sub->add_option("--peer", flags->peer,
                   "trl, or a script that speaks as tests/bench/peers/README.md says")
       ->check(CheckPeer);
-  sub->add_option("--out", flags->out, "folder of the run and its data")->capture_default_str();
+  sub->add_option("--out", flags->out, "directory of the run and its data")->capture_default_str();
   AddJsonFlags(sub, json.get());
   EndHelp(*sub, "", "tandem bench train --model MODEL --prompts 4 --group-size 4 --steps 2");
-  sub->callback([flags, json, &chosen] {
-    chosen = [flags, json] {
-      const absl::Status status = Train(*flags, *json);
-      return status.ok() ? 0 : Fail(status);
-    };
-  });
+  SetAction(*sub, chosen, [flags, json] { return Finish(Train(*flags, *json)); });
 }
 
 }  // namespace tandem::cli

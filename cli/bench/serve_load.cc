@@ -32,7 +32,7 @@ std::string CodeName(const grpc::Status& status) {
   return absl::StatusCodeToString(rpc::CodeOf(status));
 }
 
-// When each group is due, seconds after the start: Poisson arrivals.
+// The due times of a Poisson process, in seconds after the start.
 std::vector<double> ArrivalTimes(const ServeLoad& load) {
   std::mt19937_64 random(load.seed);
   std::exponential_distribution<double> gap(load.groups_per_second);
@@ -48,7 +48,7 @@ std::vector<double> ArrivalTimes(const ServeLoad& load) {
 rollout::v1::GenerateGroupRequest MakeRequest(const ServeLoad& load, int64_t vocab_size,
                                               int64_t g) {
   rollout::v1::GenerateGroupRequest request;
-  // Far from what a training run of this server counts from 0.
+  // Far from the ids of a training run, which start at 0.
   request.set_group_id((int64_t{1} << 40) + static_cast<int64_t>(load.seed << 20) + g);
   std::mt19937_64 random(load.seed ^ (0x9E3779B97F4A7C15ull * static_cast<uint64_t>(g + 1)));
   for (int64_t t = 0; t < load.prompt_tokens; ++t) {
@@ -89,7 +89,7 @@ ServedGroup Ask(Stub& stub, const ServeLoad& load,
   return group;
 }
 
-// Asks for all groups from as many threads as may be in flight.
+// Requests all groups, with one thread per group in flight.
 class Load {
  public:
   Load(const ServeLoad& load, Stub& stub, int64_t vocab_size,
@@ -100,7 +100,7 @@ class Load {
   }
 
   ServeResult Run() {
-    // In an open loop nothing may wait for an answer: a thread for each group.
+    // In an open loop no request may wait for an answer, so every group has a thread.
     const int64_t threads = due_.empty() ? std::min(load_.concurrency, load_.groups) : load_.groups;
     start_ = MonotonicSeconds();
     std::vector<std::thread> asking;
@@ -144,7 +144,8 @@ class Load {
   ServeResult result_;
 };
 
-// A time of the result: its name, and its values over groups or completions that were answered.
+// A time in the result: its names, and its values over the groups or completions that were
+// answered.
 struct Measured {
   const char* name;
   const char* json_name;

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "cli/cluster/kubernetes_files.h"
 #include "cli/io/json_lines.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -22,7 +21,7 @@ constexpr int64_t kSpareSeconds = 30;
 constexpr char kJobSetPod[] = "/spec/replicatedJobs/%d/template/spec/template/spec";
 constexpr char kPod[] = "/spec/template/spec";
 
-// A JSON string is one of YAML too.
+// A JSON string is also a YAML string.
 std::string Quote(const std::string& text) { return TextToJson(text); }
 
 struct Plan {
@@ -53,10 +52,10 @@ absl::Status CheckPaths(const RunFile& file) {
       {"server.model", file.server_model()},      {"trainer.model", trainer.model},
       {"trainer.data.train", trainer.data.train}, {"trainer.data.eval", trainer.data.eval},
       {"trainer.probe.file", trainer.probe.file}, {"trainer.run.out", trainer.out}};
-  for (const auto& [knob, path] : paths) {
+  for (const auto& [option, path] : paths) {
     if (!path.starts_with('/') || path.starts_with("/workspace/")) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(knob, " is ", path, ", a path of this machine: pods see the volume ",
+        absl::StrCat(option, " is ", path, ", a path of this machine: pods see the volume ",
                      file.launch().kubernetes.claim,
                      " at /workspace; put it there and name it by its path on the volume"));
   }
@@ -96,7 +95,7 @@ std::string Servers(const Plan& plan) {
   return absl::StrJoin(addresses, ",");
 }
 
-// The image that the file names, or the one that `make image` builds for its devices.
+// The image that the run file names, or the one that `make image` builds for its devices.
 std::string ImageOf(const RunFile& file) {
   if (!file.launch().kubernetes.image.empty()) return file.launch().kubernetes.image;
   const bool on_device = file.server().engine.device == Device::kCuda ||
@@ -104,7 +103,7 @@ std::string ImageOf(const RunFile& file) {
   return absl::StrCat("tandem:", std::string(ProjectVersion()), on_device ? "-cuda" : "-cpu");
 }
 
-// One entry of `images`: what stands for the image's name, tag and digest.
+// One entry of the list `images` of a kustomization: the name and the tag or digest of the image.
 std::string ImageEntry(std::string image) {
   std::string entry = "  - name: tandem\n";
   std::string digest;
@@ -126,6 +125,7 @@ std::string ImageEntry(std::string image) {
   return entry;
 }
 
+// A JSON patch (RFC 6902) of a kustomization, for the objects that `target` selects.
 class Patch {
  public:
   explicit Patch(const std::string& target)
@@ -136,7 +136,8 @@ class Patch {
     return *this;
   }
 
-  // Of one container's pod at `pod`: what both roles have.
+  // Changes what the pods of both roles have. `pod` is the path of the pod's spec, which has one
+  // container.
   Patch& Pod(const std::string& pod, double cpus, double memory_gib, double shm_gib, int64_t gpus,
              int64_t grace, const std::string& claim) {
     const std::string container = absl::StrCat(pod, "/containers/0");
@@ -151,7 +152,7 @@ class Patch {
          "[{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]");
     }
     Do("replace", pod + "/terminationGracePeriodSeconds", absl::StrCat(grace));
-    // By their order in deploy/kubernetes/base: run, workspace, tls, shm, tmp.
+    // The order of the volumes in deploy/kubernetes/base is run, workspace, tls, shm, tmp.
     Do("replace", pod + "/volumes/1/persistentVolumeClaim/claimName", Quote(claim));
     Do("replace", pod + "/volumes/3/emptyDir/sizeLimit",
        Quote(absl::StrFormat("%gMi", std::ceil(shm_gib * 1024))));
@@ -164,7 +165,7 @@ class Patch {
   std::string text_;
 };
 
-// The job of the trainer at `job`, its pod at `pod`.
+// `job` and `pod` are the paths of the trainer's Job spec and of its pod's spec.
 void PatchTrainer(const RunFile& file, const Plan& plan, const std::string& job,
                   const std::string& pod, Patch& patch) {
   const KubernetesOptions& options = file.launch().kubernetes;
@@ -224,7 +225,7 @@ std::string Patches(const RunFile& file, const Plan& plan) {
                 .Do("add", "/metadata/labels/kueue.x-k8s.io~1queue-name", Quote(queue))
                 .text();
   }
-  // The volume outlives runs: it is made once, by itself.
+  // The volume outlives runs, so it is created once and not as a part of a run.
   text +=
       "  - target: {kind: PersistentVolumeClaim, name: tandem-workspace}\n    patch: |-\n"
       "      $patch: delete\n      apiVersion: v1\n      kind: PersistentVolumeClaim\n"
@@ -245,7 +246,7 @@ std::string Components(const KubernetesOptions& options) {
   return text.empty() ? "" : "components:\n" + text;
 }
 
-// Where two runs of a namespace tell their pods apart.
+// Labels that distinguish the pods of two runs in one namespace.
 std::string Labels(const Plan& plan) {
   return absl::StrCat(
       "labels:\n  - pairs: {app.kubernetes.io/instance: ", plan.name,

@@ -9,13 +9,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "cli/cluster/slurm_script_body.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {
 namespace {
 
-// From the end of the trainer to the end of the job: `scontrol requeue` and the last lines.
+// Time between the end of the trainer and the end of the job, for `scontrol requeue` and messages.
 constexpr int64_t kRequeueSeconds = 30;
 
 bool IsPlain(std::string_view text) {
@@ -25,7 +24,7 @@ bool IsPlain(std::string_view text) {
   });
 }
 
-// A job's name may be anything; what it is made from need not be.
+// The name of the run, with '_' for every character that may not be in a #SBATCH line.
 std::string JobName(const std::string& run_name) {
   std::string name = run_name;
   for (char& c : name) {
@@ -34,17 +33,20 @@ std::string JobName(const std::string& run_name) {
   return name;
 }
 
+// The #SBATCH lines of a script, and the first problem with one of them.
 class Sbatch {
  public:
   void Add(const std::string& option) { absl::StrAppend(&lines_, "#SBATCH ", option, "\n"); }
-  void AddValue(const char* option, const char* knob, const std::string& value) {
+  void AddValue(const char* option, const char* name, const std::string& value) {
     if (value.empty()) return;
-    if (!IsPlain(value)) {
-      problem_.Update(absl::InvalidArgumentError(
-          absl::StrCat("launch.slurm.", knob, " is '", value,
-                       "': only letters, digits and _-.,:+@/ are passed on")));
-    }
+    Check(name, value);
     Add(absl::StrCat(option, "=", value));
+  }
+  void Check(const char* name, const std::string& value) {
+    if (IsPlain(value)) return;
+    problem_.Update(absl::InvalidArgumentError(
+        absl::StrCat("launch.slurm.", name, " is '", value,
+                     "': only letters, digits and _-.,:+@/ are passed on")));
   }
   void AddLine(const std::string& line) {
     if (!absl::StartsWith(line, "-") || line.find_first_of("\n\r") != std::string::npos) {
@@ -75,11 +77,7 @@ absl::StatusOr<std::string> SbatchLines(const SlurmJob& job) {
   sbatch.Add(absl::StrCat("--nodes=", job.layout.num_nodes));
   sbatch.Add("--ntasks-per-node=1");
   sbatch.Add(absl::StrCat("--cpus-per-task=", job.layout.cpus_per_node));
-  if (!IsPlain(slurm.gpu_type)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("launch.slurm.gpu_type is '", slurm.gpu_type,
-                     "': only letters, digits and _-.,:+@/ are passed on"));
-  }
+  sbatch.Check("gpu_type", slurm.gpu_type);
   if (job.layout.gpus_per_node > 0) sbatch.Add(Gres(slurm, job.layout.gpus_per_node));
   sbatch.AddValue("--mem", "memory", slurm.memory);
   sbatch.AddValue("--partition", "partition", slurm.partition);
@@ -94,7 +92,7 @@ absl::StatusOr<std::string> SbatchLines(const SlurmJob& job) {
   return sbatch.Lines();
 }
 
-// "name=value" and "name=(a b)" of the script's own settings.
+// The settings that slurm_script_body.sh reads: "name=value" and "name=(a b)".
 class Settings {
  public:
   void Number(const char* name, int64_t value) { absl::StrAppend(&text_, name, "=", value, "\n"); }
@@ -170,7 +168,7 @@ std::string SettingsOf(const SlurmJob& job) {
   return settings.text();
 }
 
-// A line that no line of `text` is.
+// A word that does not occur in `text`, to end a here-document.
 std::string Delimiter(const std::string& text) {
   std::string word = "TANDEM_RUN_FILE";
   while (absl::StrContains(text, word)) word += "_";
@@ -210,7 +208,7 @@ absl::StatusOr<SlurmLayout> PlanSlurmLayout(const LaunchOptions& launch, bool se
   layout.num_nodes = shared ? layout.rank_nodes : layout.rank_nodes + slurm.server_nodes;
   layout.first_server_node = shared ? 0 : layout.rank_nodes;
   layout.servers_per_node = (launch.num_servers + server_nodes - 1) / server_nodes;
-  // Nodes of one allocation are alike: each must hold what the fullest one holds.
+  // All nodes of an allocation have the same size, which is that of the fullest node.
   const auto together = [&](int64_t ranks, int64_t servers) {
     return shared ? ranks + servers : std::max(ranks, servers);
   };
@@ -226,11 +224,11 @@ int64_t SignalSeconds(const LaunchOptions& launch) {
 }
 
 std::string ShellQuote(const std::string& text) {
-  // "--nodes=2" is a word as it is; "a=b" at the head of a command is an assignment.
+  // "--nodes=2" needs no quotes, but "a=b" at the start of a command would be an assignment.
   std::string plain = text;
   if (absl::StartsWith(text, "-")) std::replace(plain.begin(), plain.end(), '=', '-');
   if (!text.empty() && IsPlain(plain)) return text;
-  // A script expands nothing else in double quotes.
+  // In double quotes, a script expands only what these characters introduce.
   return absl::StrCat(
       "\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}, {"$", "\\$"}, {"`", "\\`"}}),
       "\"");

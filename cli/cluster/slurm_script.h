@@ -1,6 +1,6 @@
-// SlurmScript: one sbatch script of a run: servers and ranks as steps of one allocation, and what
-// happens when one of them fails or the time is up (docs/slurm.md). Pure. `tandem render slurm`
-// uses it.
+// SlurmScript: one sbatch script for a run, with servers and ranks as steps of one allocation. The
+// script also decides what happens when one of them fails or the time limit is near
+// (docs/slurm.md). Pure. `tandem render slurm` uses it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tandem::cli {
 
-// Who is on which node of the allocation: ranks on the first ones, servers on the last ones.
+// The nodes of the allocation: ranks are on the first nodes and servers on the last ones.
 struct SlurmLayout {
   int64_t num_nodes = 1;
   int64_t rank_nodes = 1;
@@ -26,7 +26,7 @@ struct SlurmLayout {
   int64_t cpus_per_node = 1;
 };
 
-//   INVALID_ARGUMENT  ranks that do not fill their nodes; more server nodes than servers
+//   INVALID_ARGUMENT  ranks do not fill their nodes, or there are more server nodes than servers
 absl::StatusOr<SlurmLayout> PlanSlurmLayout(const LaunchOptions& launch, bool server_on_gpu,
                                             bool trainer_on_gpu);
 
@@ -34,25 +34,30 @@ struct SlurmJob {
   LaunchOptions launch;
   SlurmLayout layout;
   std::string run_name;
-  std::string directory;       // absolute: relative paths of the run file are seen from it
+  std::string directory;       // absolute; relative paths of the run file start here
   std::string run_directory;   // OUT/NAME
   std::string run_file;        // resolved, as YAML
-  std::string observe_listen;  // of server 0; server i has the port + i. Empty: none
+  std::string observe_listen;  // of server 0; server i has port + i; empty: none
   std::string server_program;  // a path, or a name that is in PATH
   std::string trainer_program;
   std::vector<std::string> inputs;  // paths that must be readable on every node
 };
 
-// Any text is safe in the script's own lines; what stands in #SBATCH lines is not quoted by Slurm
-// alike everywhere, so odd characters are refused there.
-//   INVALID_ARGUMENT  a value of launch.slurm with such a character (named); a line of
-//                     launch.slurm.sbatch that is no option; a line end inside a line
+// Any text is safe in the script's own lines, because it is quoted. Versions of Slurm quote #SBATCH
+// lines differently, so unusual characters are refused there.
+//   INVALID_ARGUMENT  a value of launch.slurm has such a character (named), a line of
+//                     launch.slurm.sbatch is not an option, or a line contains a line end
 absl::StatusOr<std::string> SlurmScript(const SlurmJob& job);
 
-// How many seconds before the time limit the job is told, so that it saves and is queued again.
+// How many seconds before the time limit the job is told to end, so that it saves and is queued
+// again.
 int64_t SignalSeconds(const LaunchOptions& launch);
 
-// One word of a shell command that stands for `text`.
+// `text` as one word of a shell command.
 std::string ShellQuote(const std::string& text);
+
+// slurm_script_body.sh: the part of the script that is the same for every run. It reads the
+// settings that SlurmScript writes before it.
+extern const char* const kSlurmScriptBody;
 
 }  // namespace tandem::cli

@@ -13,17 +13,17 @@ run_file=$attempt/run.yaml
 write_run_file >"$run_file" || exit 7
 files=${attempt//%/%%} # as srun reads file names
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-# What the job asked for is not what a step asks for.
+# Steps must not inherit the requests of the job.
 unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE \
   SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_GPUS_PER_NODE
-# Steps of one node each take what they ask for and no more, so that they run beside each other.
+# With --exact, each step gets only what it requests, so that steps can share a node.
 step=(srun --exact --mem=0 --kill-on-bad-exit=0 --input=none --open-mode=append)
 stopping=0
 stop_at=0
 
 say() { printf '%(%F %T)T %s\n' -1 "$*"; }
 
-# signal_steps SIGNAL NAME: to the tasks of the steps with that name. Not through their srun, which kills them.
+# signal_steps SIGNAL NAME: signals the tasks of the steps with that name. Not through their srun, which would kill them.
 signal_steps() {
   local id name
   while read -r id name; do
@@ -45,12 +45,12 @@ on_term() {
 }
 trap on_term TERM
 
-nap() { # A second, or until a signal.
+nap() { # One second, or until a signal.
   sleep 1 &
   wait "$!"
 }
 
-# check_node RUN_FILE SERVER TRAINER GPUS INPUT...: on each node, before anything is loaded.
+# check_node RUN_FILE SERVER TRAINER GPUS INPUT...: checks what the run needs on a node, before anything is loaded.
 # shellcheck disable=SC2317 # called by the shells of a step
 check_node() {
   local bad=0 path
@@ -91,7 +91,7 @@ preflight() {
   fi
 }
 
-# serve NUMBER: one server until the job ends; one that dies comes back at its address.
+# serve NUMBER: runs one server until the job ends. A server that dies is restarted at its address.
 serve() {
   local name=rollout_server_$1 node=$((first_server_node + $1 / servers_per_node)) restarts=0 port=0 host=127.0.0.1 observe=() code
   if ((num_nodes > 1)); then
@@ -125,7 +125,7 @@ serve() {
   done
 }
 
-# Sets `servers` to HOST:PORT,... once all are ready; the exit code of the job where one cannot be.
+# Sets `servers` to HOST:PORT,... when all are ready. If one cannot be, returns the exit code of the job.
 wait_for_servers() {
   local deadline=$((SECONDS + ready_seconds)) number name host missing
   while :; do
@@ -165,7 +165,7 @@ train() {
     echo "$?" >"$attempt/trainer.exit"
   } &
   local pid=$! code=10
-  # The code is in the file, because a signal ends a wait but not the trainer.
+  # The exit code is in the file, because a signal interrupts `wait` but not the trainer.
   while [[ ! -s $attempt/trainer.exit ]] && kill -0 "$pid" 2>/dev/null; do
     if ((stopping && SECONDS > stop_at)); then
       say "the trainer did not save in $stop_seconds s (launch.stop_seconds): the last checkpoint counts"
@@ -188,7 +188,7 @@ train() {
 
 newest_checkpoint() { find "$run_directory/checkpoints" -name 'step_*' -printf '%f\n' 2>/dev/null | sort -V | tail -n 1; }
 
-# requeue CODE: true where the job was queued again.
+# requeue CODE: queues the job again if another attempt may succeed, and returns whether it did.
 requeue() {
   local state failures=$logs/$SLURM_JOB_ID.failures count newest
   newest=$(newest_checkpoint)
@@ -197,7 +197,7 @@ requeue() {
     say "the job is ${state:-gone} (scancel?): not queued again"
     return 1
   fi
-  # Being stopped is no failure, as long as the run gets on.
+  # An attempt that was stopped did not fail if it made progress.
   if ((!stopping)) || [[ $newest == "$checkpoint_at_start" ]]; then
     echo "attempt ${SLURM_RESTART_COUNT:-0}: code $1" >>"$failures" || return 1
     count=$(wc -l <"$failures")
@@ -210,7 +210,7 @@ requeue() {
   scontrol requeue "$SLURM_JOB_ID"
 }
 
-# finish CODE: ends the servers, and the job or this attempt of it.
+# finish CODE: ends the servers and then the job, or only this attempt.
 finish() {
   local until=$((SECONDS + 10)) number
   touch -- "$attempt/ending"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "cli/io/json_lines.h"
+#include "cli/io/subcommand.h"
 
 namespace tandem::cli {
 namespace {

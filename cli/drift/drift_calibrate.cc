@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "cli/drift/progress_lines.h"
 #include "cli/io/subcommand.h"
-#include "cli/model/fresh_model.h"
+#include "cli/model/model_directory.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/files/file_system.h"

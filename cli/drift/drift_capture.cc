@@ -7,11 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/drift/server_capture.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
-#include "cli/security/caller_flags.h"
 #include "common/base/status_macros.h"
 #include "common/options/command_line.h"
 #include "common/tokenizer/tokenizer.h"

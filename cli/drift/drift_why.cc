@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "cli/drift/capture_flags.h"
 #include "cli/drift/progress_lines.h"
-#include "cli/io/json_flags.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"

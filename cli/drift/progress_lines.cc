@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "cli/io/json_lines.h"
+#include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
 
 namespace tandem::cli {

@@ -24,15 +24,15 @@ absl::Status Failed(const ChildSpec& spec, const std::string& what, int error) {
   return absl::UnavailableError(absl::StrCat(spec.name, ": ", what, ": ", strerror(error)));
 }
 
-// What the child's three standard files become; -1 where the next one says.
+// Descriptors of the child. Output without a pipe (-1) goes to the log.
 struct ChildFiles {
   int log = -1;
   int output = -1;
   int errors = -1;
-  int failure = -1;  // tells the parent errno
+  int failure = -1;  // the child writes errno here if it cannot execute the program
 };
 
-// Between fork and exec only calls that are safe there.
+// Runs in the child. Between fork and exec only async-signal-safe calls are allowed.
 [[noreturn]] void RunChild(char* const* argv, char* const* variables, pid_t parent,
                            int death_signal, const ChildFiles& files) {
   setpgid(0, 0);
@@ -54,7 +54,7 @@ struct ChildFiles {
   _exit(127);
 }
 
-// Ends of the pipes of one start; closes what is left of them.
+// The pipes of one start. The destructor closes the ends that nobody took over.
 struct Pipes {
   int output[2] = {-1, -1};
   int errors[2] = {-1, -1};
@@ -76,7 +76,7 @@ struct Pipes {
   }
 };
 
-// "NAME=VALUE" of the child, then of this process: the first of two equal names is the one found.
+// The child's own variables come first, because getenv finds the first of two equal names.
 std::vector<char*> VariablesOf(const ChildSpec& spec) {
   std::vector<char*> variables;
   for (const std::string& variable : spec.environment) {
@@ -88,6 +88,34 @@ std::vector<char*> VariablesOf(const ChildSpec& spec) {
 }
 
 }  // namespace
+
+LinePipe::LinePipe(int fd) : fd_(fd) {
+  if (fd_ >= 0) fcntl(fd_, F_SETFL, O_NONBLOCK);
+}
+
+LinePipe::~LinePipe() {
+  if (fd_ >= 0) close(fd_);
+}
+
+std::vector<std::string> LinePipe::Lines() {
+  std::vector<std::string> lines;
+  char buffer[4096];
+  while (fd_ >= 0) {
+    const ssize_t count = read(fd_, buffer, sizeof(buffer));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    partial_.append(buffer, static_cast<size_t>(count));
+    size_t begin = 0;
+    for (size_t end; (end = partial_.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      lines.push_back(partial_.substr(begin, end - begin));
+    }
+    partial_.erase(0, begin);
+    if (partial_.size() > kLongestLine) lines.push_back(Rest());
+  }
+  return lines;
+}
+
+std::string LinePipe::Rest() { return std::exchange(partial_, {}); }
 
 std::string ChildEnd::ToString() const {
   if (signal != 0) return absl::StrCat("signal ", signal, " (", strsignal(signal), ")");
@@ -151,7 +179,7 @@ std::optional<ChildEnd> ChildProcess::Poll() {
   if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
   end.exit_code = end.signal != 0 ? 128 + end.signal : WEXITSTATUS(status);
   end_ = end;
-  kill(-pid_, SIGKILL);  // what the child itself started (a reward program)
+  kill(-pid_, SIGKILL);  // processes that the child started, such as a reward program
   return end_;
 }
 

@@ -6,10 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/exit_codes.h"
 #include "common/base/json.h"
 #include "common/base/printable.h"
-#include "common/options/command_line.h"
 
 namespace tandem::cli {
 
@@ -116,31 +114,11 @@ std::string TextToJson(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-void PrintFailure(const absl::Status& status) { tandem::PrintFailure("tandem", status); }
-
 void PrintLine(const std::string& text) {
   const std::string line = Printable(text);
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fputc('\n', stdout);
   std::fflush(stdout);
-}
-
-absl::Status AsUsageError(const absl::Status& status) {
-  return trainer::WithExitCode(status, ExitCode::kUsage);
-}
-
-int FailUsage(const absl::Status& status) {
-  PrintFailure(status);
-  return ToInt(ExitCodeFor(status));
-}
-
-int Fail(const absl::Status& status) {
-  PrintFailure(status);
-  const ExitCode code = trainer::ExitCodeOf(status);
-  const bool is_data = absl::IsInvalidArgument(status) || absl::IsNotFound(status);
-  const bool is_marked = status.GetPayload(trainer::kExitCodePayload).has_value();
-  return ToInt(code == ExitCode::kUsage && is_data && !is_marked ? ExitCode::kBadModelOrData
-                                                                 : code);
 }
 
 }  // namespace tandem::cli

@@ -1,5 +1,5 @@
-// JSON lines in and out of the plain tools: every error names file and line; what came before a bad
-// line has been answered by then.
+// Reads and writes JSON lines, for the tools that answer each input line with an output line.
+// Errors name file and line. The lines before a bad one have been answered by then.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@
 
 namespace tandem::cli {
 
-// Reads one JSON object a line; empty lines are skipped. Thread-compatible.
+// Reads one JSON object per line and skips empty lines. Thread-compatible.
 class JsonLineReader {
  public:
-  // `path` "-" is standard input.
+  // Opens a file, or standard input if `path` is "-".
   //   NOT_FOUND  the file cannot be opened
   static absl::StatusOr<std::unique_ptr<JsonLineReader>> Open(const std::string& path);
 
-  // The next object; nullopt at the end.
-  //   INVALID_ARGUMENT  "PATH:LINE: ..." not JSON (with the byte), or not an object
+  // Returns the next object, or nullopt at the end.
+  //   INVALID_ARGUMENT  "PATH:LINE: ...": the line is not JSON (with the byte) or not an object
   absl::StatusOr<std::optional<nlohmann::json>> Next();
 
-  // `status` with "PATH:LINE: " of the line read last in front.
+  // Prefixes the message of `status` with "PATH:LINE: " of the line that was read last.
   absl::Status At(const absl::Status& status) const;
 
  private:
@@ -42,37 +42,23 @@ class JsonLineReader {
 };
 
 // Fields of one line.
-//   INVALID_ARGUMENT  missing or of another type (field named)
+//   INVALID_ARGUMENT  the field (named) is missing or has another type
 absl::StatusOr<std::vector<int32_t>> IdsField(const nlohmann::json& line, const char* name);
 absl::StatusOr<std::string> TextField(const nlohmann::json& line, const char* name);
 absl::StatusOr<bool> FlagField(const nlohmann::json& line, const char* name, bool if_absent);
 
-// Only keys of `known` may stand in the line.
-//   INVALID_ARGUMENT  the first other key, with those that may
+// Checks that the line has no keys except those of `known`.
+//   INVALID_ARGUMENT  names the first unknown key and the known ones
 absl::Status CheckKeys(const nlohmann::json& line, std::span<const char* const> known);
 
-// JSON text of an array: nine significant digits, null where not finite; the first `num_null`
-// elements are null whatever they hold.
+// JSON arrays. Floats have nine significant digits and are null if they are not finite; the first
+// `num_null` elements are null regardless of their values.
 std::string FloatsToJson(std::span<const float> values, size_t num_null = 0);
 std::string IdsToJson(std::span<const int32_t> ids);
-std::string TextToJson(std::string_view text);  // quoted, escaped, ASCII; bad UTF-8 as U+FFFD
+std::string TextToJson(std::string_view text);  // quoted, escaped, ASCII; bad UTF-8 becomes U+FFFD
 
-// One line to standard output, flushed, so that a pipe sees it at once.
+// Prints one line on standard output and flushes it, so that a pipe's reader sees it at once.
+// Terminal control characters are escaped (printable.h).
 void PrintLine(const std::string& line);
-
-// `status` as an error of the command line, whatever its code: Fail makes exit code 2 of it. For
-// what a flag says that only the command itself can check.
-absl::Status AsUsageError(const absl::Status& status);
-
-// Prints "tandem: MESSAGE", as every command says what went wrong (command_line.h).
-void PrintFailure(const absl::Status& status);
-
-// PrintFailure; returns the exit code that fits a command whose
-// flags could be read: bad input is data, so 3. It is 2 for AsUsageError, and for a place to write
-// to that is taken (ALREADY_EXISTS).
-int Fail(const absl::Status& status);
-
-// The same for an error of the flags themselves: ExitCodeFor, which makes 2 of most.
-int FailUsage(const absl::Status& status);
 
 }  // namespace tandem::cli

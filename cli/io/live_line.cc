@@ -17,11 +17,6 @@ bool IsTerminal(int fd) {
   return isatty(fd) == 1 && (term == nullptr || std::strcmp(term, "dumb") != 0);
 }
 
-bool ColourWanted() {
-  const char* no_colour = std::getenv("NO_COLOR");
-  return no_colour == nullptr || *no_colour == '\0';
-}
-
 size_t TerminalWidth() {
   winsize size = {};
   if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
@@ -30,8 +25,7 @@ size_t TerminalWidth() {
 
 }  // namespace
 
-LiveLine::LiveLine()
-    : is_terminal_(IsTerminal(STDERR_FILENO)), colour_(ColourWantedOn(STDERR_FILENO)) {}
+LiveLine::LiveLine() : is_terminal_(IsTerminal(STDERR_FILENO)) {}
 
 void LiveLine::Update(const std::string& text) {
   if (!is_terminal_) return;
@@ -51,11 +45,10 @@ void LiveLine::Clear() {
   shown_ = false;
 }
 
-std::string LiveLine::Bold(const std::string& text) const {
-  return colour_ ? "\033[1m" + text + "\033[0m" : text;
+bool ColourWantedOn(int fd) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  return IsTerminal(fd) && (no_colour == nullptr || *no_colour == '\0');
 }
-
-bool ColourWantedOn(int fd) { return IsTerminal(fd) && ColourWanted(); }
 
 std::string ProgressBar(int64_t done, int64_t total, int width) {
   const int64_t filled = total > 0 ? std::clamp<int64_t>(done * width / total, 0, width) : 0;

@@ -1,5 +1,5 @@
-// LiveLine: progress on one line that redraws itself on a terminal; plain lines, fewer of them,
-// anywhere else. Used by run, demo, sft and eval. Thread-compatible.
+// LiveLine: shows progress on one line that is redrawn on a terminal, and as plain lines elsewhere.
+// Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -9,33 +9,29 @@ namespace tandem::cli {
 
 class LiveLine {
  public:
-  // To standard error. A terminal is one if isatty says so; TERM=dumb counts as none. Colour needs
-  // a terminal and no NO_COLOR in the environment.
+  // Writes to standard error. TERM=dumb counts as no terminal.
   LiveLine();
-  LiveLine(bool is_terminal, bool colour) : is_terminal_(is_terminal), colour_(colour) {}
   ~LiveLine() { Clear(); }
 
-  // Replaces the line (terminal only; cut to its width).
+  // Replaces the line, cut to the width of the terminal. Does nothing without a terminal.
   void Update(const std::string& text);
 
-  // A line that stays, above the live one.
+  // Prints a line that stays, above the live line.
   void Print(const std::string& text);
 
   void Clear();
 
   bool is_terminal() const { return is_terminal_; }
-  std::string Bold(const std::string& text) const;
 
  private:
   const bool is_terminal_;
-  const bool colour_;
   bool shown_ = false;
 };
 
-// True for a descriptor that is a terminal (TERM=dumb counts as none) without NO_COLOR.
+// True if `fd` is a terminal (TERM=dumb counts as none) and NO_COLOR is not set.
 bool ColourWantedOn(int fd);
 
-// "[######........]  6/14" of `width` cells.
+// "[######........] 6/14" with `width` cells.
 std::string ProgressBar(int64_t done, int64_t total, int width);
 
 // "45 s", "3:07 min", "2:05 h".

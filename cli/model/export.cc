@@ -1,17 +1,68 @@
-// tandem export: a checkpoint of a run as a Hugging Face directory.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "cli/io/json_lines.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
-#include "cli/model/export_model.h"
+#include "cli/model/model_directory.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/model/model_config.h"
+#include "common/model/safetensors.h"
 #include "common/options/command_line.h"
+#include "nlohmann/json.hpp"
 
 namespace tandem::cli {
 namespace {
+
+namespace fs = std::filesystem;
+
+bool Exists(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool HasWeights(const fs::path& directory) {
+  return Exists(directory / "model.safetensors") ||
+         Exists(directory / "model.safetensors.index.json");
+}
+
+// The model that the run started from, according to the nearest run.json above the checkpoint.
+// Empty if there is none.
+std::string ModelOfRun(const fs::path& checkpoint) {
+  for (fs::path at = fs::absolute(checkpoint); at.has_relative_path(); at = at.parent_path()) {
+    if (!Exists(at / "run.json")) continue;
+    const auto text = ReadFile((at / "run.json").string());
+    if (!text.ok()) return "";
+    const nlohmann::json run = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (run.is_object() && run.contains("model") && run["model"].is_object()) {
+      return run["model"].value("path", "");
+    }
+  }
+  return "";
+}
+
+absl::StatusOr<fs::path> WeightsDirectory(const fs::path& from) {
+  if (HasWeights(from)) return from;
+  const fs::path checkpoints = from / "checkpoints";
+  if (Exists(checkpoints / "LATEST")) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string latest, ReadFile((checkpoints / "LATEST").string()));
+    const fs::path step = checkpoints / std::string(absl::StripAsciiWhitespace(latest));
+    if (HasWeights(step)) return step;
+    return absl::NotFoundError(absl::StrCat(step.string(), ", which ", checkpoints.string(),
+                                            "/LATEST names, has no model.safetensors"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat(from.string(),
+                   " is neither a run with checkpoints/LATEST nor a directory with "
+                   "model.safetensors; runs save when trainer checkpoints are on"));
+}
 
 struct ExportFlags {
   std::string from;
@@ -20,11 +71,43 @@ struct ExportFlags {
   std::string base_model;
 };
 
+struct ExportSource {
+  std::string weights;  // the directory with model.safetensors
+  std::string model;    // the directory with config.json and the tokenizer files
+};
+
+// `from` is a run directory (its last checkpoint, which checkpoints/LATEST names), a checkpoint
+// directory, or a Hugging Face directory. The config.json of a checkpoint is that of `base_model`,
+// or of the model that run.json names if `base_model` is empty.
+absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
+                                              const std::string& base_model) {
+  if (!Exists(from)) return absl::NotFoundError(absl::StrCat(from, ": no such directory"));
+  TANDEM_ASSIGN_OR_RETURN(const fs::path weights, WeightsDirectory(from));
+  ExportSource source{.weights = weights.string()};
+  if (!base_model.empty()) {
+    source.model = base_model;
+  } else if (Exists(weights / "config.json")) {
+    source.model = weights.string();
+  } else {
+    source.model = ModelOfRun(weights);
+  }
+  if (source.model.empty() || !Exists(fs::path(source.model) / "config.json")) {
+    return absl::NotFoundError(
+        absl::StrCat("the model this checkpoint started from (config.json, tokenizer) is not at \"",
+                     source.model, "\"; name it with --base-model"));
+  }
+  return source;
+}
+
 absl::Status Export(const ExportFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const ExportSource source,
                           FindExportSource(flags.from, flags.base_model));
-  TANDEM_RETURN_IF_ERROR(
-      ExportModel(source, flags.out, flags.dtype == "bf16" ? DType::kBF16 : DType::kF32));
+  TANDEM_RETURN_IF_ERROR(CheckNoModelAt(flags.out));
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(source.model));
+  TANDEM_ASSIGN_OR_RETURN(auto tensors, ReadModelTensors(source.weights));
+  TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(config, std::move(tensors)));
+  TANDEM_RETURN_IF_ERROR(WriteModelDirectory(config, std::move(tensors), source.model, flags.out,
+                                             flags.dtype == "bf16" ? DType::kBF16 : DType::kF32));
   std::printf("%s: weights of %s in %s\n", flags.out.c_str(), source.weights.c_str(),
               flags.dtype.c_str());
   return absl::OkStatus();
@@ -39,19 +122,12 @@ void AddExportCommand(CLI::App& app, Action& chosen) {
                   "run directory (its last checkpoint), checkpoint directory, or model directory")
       ->required();
   sub->add_option("--out", flags->out, "directory to make")->required();
-  sub->add_option("--dtype", flags->dtype,
-                  "of the weights written; bf16 is rounded as a push is (dither)")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  AddChoice(sub, "--dtype", flags->dtype, {"fp32", "bf16"},
+            "dtype of the weights written; bf16 is rounded as in a weight push (dither)");
   sub->add_option("--base-model", flags->base_model,
                   "where config and tokenizer are, if not where the run says");
   EndHelp(*sub, "", "tandem export runs/NAME --out exported --dtype bf16");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::Status status = Export(*flags);
-      return status.ok() ? 0 : Fail(status);
-    };
-  });
+  SetAction(*sub, chosen, [flags] { return Finish(Export(*flags)); });
 }
 
 }  // namespace tandem::cli

@@ -1,4 +1,4 @@
-// What the plain tools share about models: a directory that is one, and the ids of an input line.
+// Checks of model directories, and the prompts of input lines, for the tools that take both.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 
 namespace tandem::cli {
 
-// Says early, and in one sentence, what is missing.
-//   NOT_FOUND  no such directory, or no config.json or tokenizer.json in it (with what a model
-//              directory holds and, for the demo's model, how to get it)
+// Checks that `directory` has a config, a tokenizer and weights, before anything is loaded.
+//   NOT_FOUND  there is no such directory, or a file is missing; the message says what a model
+//              directory holds and, for the demo's model, how to get it
 absl::Status CheckModelDirectory(const std::string& directory);
 
-// The dtype to compute in: `asked` ("fp32", "bf16") where it is not empty, else that of the
-// directory's weights: "bf16" when every tensor is, else "fp32", which holds all others exactly.
-// Says on stderr what is lost where bf16 is asked of wider weights: they are rounded to nearest.
-//   errors of reading the weights
+// Returns the dtype to compute in: `asked` ("fp32", "bf16") if it is not empty, else that of the
+// directory's weights, which is "bf16" if all tensors are bf16 and otherwise "fp32", which holds
+// all other dtypes exactly. Warns on stderr if wider weights are rounded to the nearest bf16 value.
+// Errors are those of ReadModelTensors.
 absl::StatusOr<std::string> ChooseDType(const std::string& directory, const std::string& asked);
 
 struct PromptInput {
-  std::string text;  // what was tokenised; empty for a line with ids
+  std::string text;  // the text that was tokenised; empty for a line with ids
   std::vector<int32_t> ids;
 };
 
 // The prompt of a line {"prompt": text} | {"messages": [...], "add_generation_prompt"?} | {"ids"}.
-//   INVALID_ARGUMENT  none or several of them; the tokenizer's errors
+//   INVALID_ARGUMENT  the line has none or several of them, or as Tokenizer::Encode
 absl::StatusOr<PromptInput> ReadPrompt(const nlohmann::json& line, const Tokenizer& tokenizer);
 
 // Renders messages through the chat template and tokenises the result.

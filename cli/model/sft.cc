@@ -11,11 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
-#include "cli/model/export_model.h"
+#include "cli/model/local_policy.h"
+#include "cli/model/model_directory.h"
 #include "cli/model/model_input.h"
-#include "cli/model/sft_data.h"
-#include "cli/model/supervised_training.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/options/command_line.h"
@@ -24,6 +24,65 @@
 
 namespace tandem::cli {
 namespace {
+
+// Moves the text of a last message from the assistant to "answer".
+void MoveLastReplyToAnswer(nlohmann::json& line) {
+  if (line.contains("answer") || !line.contains("messages")) return;
+  nlohmann::json& messages = line["messages"];
+  if (!messages.is_array() || messages.size() < 2 || !messages.back().is_object()) return;
+  if (messages.back().value("role", "") != "assistant") return;
+  line["answer"] = messages.back().value("content", "");
+  messages.erase(messages.size() - 1);
+}
+
+absl::StatusOr<SupervisedExample> ParseExample(nlohmann::json line, const Tokenizer& tokenizer,
+                                               int32_t end_token, int64_t max_tokens) {
+  MoveLastReplyToAnswer(line);
+  TANDEM_ASSIGN_OR_RETURN(const trainer::PromptRow row,
+                          trainer::ParsePromptRow(line.dump(), "the row", ""));
+  std::string prompt = row.text;
+  if (!row.messages_json.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(prompt, tokenizer.RenderChat(row.messages_json, true));
+  } else if (tokenizer.has_chat_template()) {
+    const nlohmann::json messages = {{{"role", "user"}, {"content", row.text}}};
+    TANDEM_ASSIGN_OR_RETURN(prompt, tokenizer.RenderChat(messages.dump(), true));
+  }
+  SupervisedExample example;
+  TANDEM_ASSIGN_OR_RETURN(example.prompt, tokenizer.Encode(prompt));
+  TANDEM_ASSIGN_OR_RETURN(example.completion, tokenizer.Encode(row.answer));
+  example.completion.push_back(end_token);
+  const int64_t num_tokens =
+      static_cast<int64_t>(example.prompt.size() + example.completion.size());
+  if (example.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
+  if (num_tokens > max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(num_tokens, " tokens are over the model's context of ", max_tokens));
+  }
+  return example;
+}
+
+// Reads rows as the trainer does (prompt, messages or question, with an answer). Messages that end
+// with the assistant's need no answer. The prompt goes through the chat template if the model has
+// one, and a completion is the answer and `end_token`.
+//   NOT_FOUND         there is no such file
+//   INVALID_ARGUMENT  a line (FILE:LINE) has another form or is longer than `max_tokens`, or there
+//                     is no line
+absl::StatusOr<std::vector<SupervisedExample>> ReadSupervisedExamples(const std::string& path,
+                                                                      const Tokenizer& tokenizer,
+                                                                      int32_t end_token,
+                                                                      int64_t max_tokens) {
+  TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(path));
+  std::vector<SupervisedExample> examples;
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(auto line, reader->Next());
+    if (!line.has_value()) break;
+    auto example = ParseExample(*std::move(line), tokenizer, end_token, max_tokens);
+    if (!example.ok()) return reader->At(example.status());
+    examples.push_back(*std::move(example));
+  }
+  if (examples.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": no examples"));
+  return examples;
+}
 
 struct SftFlags {
   std::string model;
@@ -118,39 +177,23 @@ void AddSftCommand(CLI::App& app, Action& chosen) {
                   "with the assistant's; only the answer is learned")
       ->required();
   sub->add_option("--out", flags->out, "directory to make")->required();
-  sub->add_option("--epochs", flags->epochs, "passes over the file")
-      ->check(CLI::PositiveNumber)
+  AddPositive(sub, "--epochs", flags->epochs, "passes over the file");
+  AddPositive(sub, "--batch", flags->batch, "examples of one update");
+  AddPositive(
+      sub, "--lr", flags->optimizer.learning_rate,
+      "peak learning rate: warm-up, then cosine to 0. The default suits a pretrained model; one of "
+      "`tandem init`\n"
+      "takes more, about 1e-3");
+  AddNonNegative(sub, "--warmup", flags->optimizer.warmup_updates, "updates of the warm-up");
+  AddNonNegative(sub, "--weight-decay", flags->optimizer.weight_decay,
+                 "weight decay of the matrices");
+  sub->add_option("--seed", flags->seed, "seed of the order of the examples")
       ->capture_default_str();
-  sub->add_option("--batch", flags->batch, "examples of one update")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--lr", flags->optimizer.learning_rate,
-                  "peak; warm-up, then cosine to 0. The default suits a pretrained model; one of "
-                  "`tandem init`\n"
-                  "takes more, about 1e-3")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--warmup", flags->optimizer.warmup_updates, "updates")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  sub->add_option("--weight-decay", flags->optimizer.weight_decay, "of matrices")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  sub->add_option("--seed", flags->seed, "of the order")->capture_default_str();
-  sub->add_option("--dtype", flags->dtype, "compute dtype; masters are fp32")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
-  sub->add_option("--save-dtype", flags->save_dtype,
-                  "of the weights written; bf16 is rounded as a push is (dither)")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  AddChoice(sub, "--dtype", flags->dtype, {"fp32", "bf16"}, "compute dtype; masters are fp32");
+  AddChoice(sub, "--save-dtype", flags->save_dtype, {"fp32", "bf16"},
+            "dtype of the weights written; bf16 is rounded as in a weight push (dither)");
   EndHelp(*sub, "", "tandem sft --model MODEL --data train.jsonl --out warm --epochs 2");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::Status status = Sft(*flags);
-      return status.ok() ? 0 : Fail(status);
-    };
-  });
+  SetAction(*sub, chosen, [flags] { return Finish(Sft(*flags)); });
 }
 
 }  // namespace tandem::cli

@@ -7,13 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "cli/report/page_files.h"
 
 namespace tandem::report {
 namespace {
 
-// JSON inside a <script> element: no character of it may end the element or begin markup. Outside
-// of strings JSON has none of these.
+// Escapes JSON for a <script> element, so that no character can end the element or begin markup.
+// These characters occur only inside strings of JSON.
 std::string ScriptSafe(const std::string& json) {
   return absl::StrReplaceAll(json, {{"<", "\\u003c"}, {">", "\\u003e"}, {"&", "\\u0026"}});
 }
@@ -24,15 +23,15 @@ std::string EscapeHtml(std::string_view text) {
       {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
 }
 
-// The page's own scripts carry this nonce and nothing else may run (Content-Security-Policy). It is
-// a digest (FNV-1a) of the data, so text inside the data cannot contain it.
+// The page's own scripts carry this nonce, and its Content-Security-Policy lets nothing else run.
+// It is a digest (FNV-1a) of the data, so that text inside the data cannot contain it.
 std::string Nonce(std::string_view data) {
   uint64_t hash = 14695981039346656037ull;
   for (const char c : data) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
   return absl::StrFormat("%016x", hash);
 }
 
-// Replaces each "@NAME@" of the template once, from left to right; inserted text is not searched.
+// Replaces each "@NAME@" of the template from left to right. Inserted text is not searched.
 std::string FillTemplate(
     std::string_view page,
     std::initializer_list<std::pair<std::string_view, std::string_view>> parts) {

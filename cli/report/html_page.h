@@ -1,5 +1,5 @@
-// HtmlPage: one file that opens without a network: template, style, Chart.js, data and scripts.
-// What the report of a run and the page of an attribution have in common. Pure.
+// HtmlPage: renders template, style, Chart.js, data and scripts as one HTML file. The report of a
+// run and the page of an attribution use it. Pure.
 #pragma once
 
 #include <span>
@@ -14,7 +14,11 @@ struct HtmlPage {
   std::span<const std::string_view> scripts;  // files of page/, in order
 };
 
-// No character of the title or the data can become markup or run as a script.
+// No part of the title or the data can become markup or run as a script.
 std::string RenderHtml(const HtmlPage& page);
+
+// The contents of a file of page/, or of Chart.js, at build time ("style.css", "chart.min.js").
+// Empty if there is none. cmake/embed.cmake generates it.
+std::string_view FindPageFile(std::string_view name);
 
 }  // namespace tandem::report

@@ -1,22 +1,39 @@
 #include "cli/report/report.h"
 
+#include <CLI/CLI.hpp>
+#include <cstdio>
 #include <filesystem>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/io/subcommand.h"
 #include "cli/report/html_page.h"
 #include "cli/report/run_data.h"
 #include "cli/report/run_files.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/options/command_line.h"
 
 namespace tandem::report {
 namespace {
 
-constexpr std::string_view kScripts[] = {"dom.js",    "charts.js",  "intervals.js",   "tokens.js",
-                                         "run.js",    "drift.js",   "drift_parts.js", "training.js",
-                                         "tables.js", "samples.js", "theme.js",       "main.js"};
+constexpr std::string_view kReportScripts[] = {
+    "dom.js",         "charts.js",   "intervals.js", "tokens.js",  "run.js",   "drift.js",
+    "drift_parts.js", "training.js", "tables.js",    "samples.js", "theme.js", "main.js"};
+constexpr std::string_view kAttributionScripts[] = {"dom.js",
+                                                    "charts.js",
+                                                    "intervals.js",
+                                                    "tokens.js",
+                                                    "attribution.js",
+                                                    "attribution_parts.js",
+                                                    "theme.js",
+                                                    "attribution_map.js",
+                                                    "attribution_positions.js",
+                                                    "attribution_main.js"};
 
 std::string RunName(const std::string& run_directory, const Json& data) {
   const auto id = data["run"].find("run_id");
@@ -24,7 +41,7 @@ std::string RunName(const std::string& run_directory, const Json& data) {
   return std::filesystem::path(run_directory + "/").lexically_normal().parent_path().filename();
 }
 
-// The run directory as a link in the page finds it; empty when there is no way there.
+// The path of the run directory for links in the page. Empty if there is no relative path.
 std::string RunDirectoryFrom(const std::string& page, const std::string& run_directory) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::absolute(page, error).parent_path();
@@ -53,7 +70,36 @@ absl::Status WriteReport(const std::string& run_directory, const std::string& ou
       path,
       RenderHtml({.title = RunName(run_directory, data) + " - Tandem report",
                   .data = data.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace),
-                  .scripts = kScripts}));
+                  .scripts = kReportScripts}));
+}
+
+std::string AttributionHtml(const std::string& name, std::string data) {
+  return RenderHtml({.title = name + " - Tandem attribution",
+                     .data = std::move(data),
+                     .scripts = kAttributionScripts});
 }
 
 }  // namespace tandem::report
+
+namespace tandem::cli {
+
+void AddReportCommand(CLI::App& app, Action& chosen) {
+  struct Flags {
+    std::string run;
+    std::string out;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("report", "One self-contained HTML page of a run");
+  sub->add_option("run", flags->run, "run directory, also of a run in progress")->required();
+  sub->add_option("-o,--out", flags->out,
+                  "file to write; default: report.html in the run directory");
+  EndHelp(*sub, "", "tandem report runs/NAME --out NAME.html");
+  SetAction(*sub, chosen, [flags] {
+    const absl::Status status = report::WriteReport(flags->run, flags->out);
+    if (!status.ok()) return Fail(status);
+    std::printf("%s\n", (flags->out.empty() ? flags->run + "/report.html" : flags->out).c_str());
+    return 0;
+  });
+}
+
+}  // namespace tandem::cli

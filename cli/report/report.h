@@ -1,6 +1,5 @@
-// The HTML report of a run: one file that opens without a network. `tandem report` and the launcher
-// call it. It reads only the files of docs/run_directory.md, so it works on a run in progress, on a
-// run that died, and on a directory copied from another machine.
+// The HTML pages of `tandem`: the report of a run, and the page of an attribution. Each is one file
+// that opens without a network.
 #pragma once
 
 #include <string>
@@ -9,12 +8,18 @@
 
 namespace tandem::report {
 
-// Reads the run in `run_directory` and writes the page to `output_path` (empty: report.html in the
-// run directory), whole or not at all. A missing file leaves its panel out; a malformed line is
-// skipped and named by FILE:LINE in a notice on the page; a last line without its newline is a
-// write in progress and is skipped in silence.
-//   NOT_FOUND           no such directory, or none of run.json, metrics.jsonl, events.jsonl in it
+// Reads the run in `run_directory` and writes the report to `output_path` (empty: report.html in
+// the run directory), completely or not at all. It reads only the files of docs/run_directory.md,
+// so it works on a run in progress, a run that died, and a directory copied from another machine. A
+// panel whose file is missing is left out. A malformed line is skipped and named by FILE:LINE in a
+// notice on the page. An incomplete last line is a write in progress and is skipped without a
+// notice.
+//   NOT_FOUND  there is no such directory, or it has none of run.json, metrics.jsonl, events.jsonl
 //   PERMISSION_DENIED, UNAVAILABLE, RESOURCE_EXHAUSTED  the page cannot be written (path, strerror)
 absl::Status WriteReport(const std::string& run_directory, const std::string& output_path);
+
+// The page of `tandem drift attribute --html`. `data` is that of
+// drift_lab/pages/attribution_report.h, and `name` is in the title.
+std::string AttributionHtml(const std::string& name, std::string data);
 
 }  // namespace tandem::report

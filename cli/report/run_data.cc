@@ -12,11 +12,43 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cli/report/drift_data.h"
 #include "common/statistics/sample_statistics.h"
 
 namespace tandem::report {
 namespace {
+
+constexpr char kSplitPrefix[] = "drift/by_";
+
+bool IsInterval(const Json& value) { return value.is_array() && value.size() == 3; }
+
+// The bucket objects of one split in a line, or null.
+const Json* BucketsOf(const Json& row, const std::string& key) {
+  const auto it = row.find(key);
+  return it != row.end() && it->is_object() ? &*it : nullptr;
+}
+
+Json OverSteps(const std::vector<const Json*>& rows, const std::string& key,
+               const std::string& measure) {
+  std::set<std::string> labels;
+  for (const Json* row : rows) {
+    const Json* buckets = BucketsOf(*row, key);
+    if (buckets == nullptr) continue;
+    for (const auto& [label, bucket] : buckets->items()) labels.insert(label);
+  }
+  Json series = Json::object();
+  for (const std::string& label : labels) {
+    Json values = Json::array();
+    for (const Json* row : rows) {
+      const Json* buckets = BucketsOf(*row, key);
+      const bool has = buckets != nullptr && buckets->contains(label) &&
+                       (*buckets)[label].is_object() && (*buckets)[label].contains(measure) &&
+                       IsInterval((*buckets)[label][measure]);
+      values.push_back(has ? (*buckets)[label][measure] : Json(nullptr));
+    }
+    series[label] = std::move(values);
+  }
+  return series;
+}
 
 using Rows = std::map<int64_t, Json>;  // train step -> its line of metrics.jsonl
 
@@ -68,7 +100,7 @@ Rows ReadMetrics(const RunFiles& files, Notices* notices) {
   return rows;
 }
 
-// The lines drawn as curves: all of them, or every n-th and the last.
+// The lines that are drawn as curves: all, or every n-th, the last and those with an evaluation.
 std::vector<const Json*> ThinnedRows(const Rows& rows, int64_t max_steps, Notices* notices) {
   std::vector<const Json*> kept;
   const int64_t count = static_cast<int64_t>(rows.size());
@@ -159,7 +191,8 @@ void PutSpeed(const Rows& rows, Json* headline) {
   double bytes = 0;
   double seconds = 0;
   for (const auto& [step, row] : rows) {
-    // Weights that arrived, however few bytes it took; without the number, of a run without deltas.
+    // The size of the weights that arrived, whatever a delta push sent. Runs without deltas have
+    // only push/bytes.
     std::optional<double> row_bytes = Number(row, "push/dense_bytes");
     if (!row_bytes) row_bytes = Number(row, "push/bytes");
     const std::optional<double> row_seconds = Number(row, "push/seconds");
@@ -183,7 +216,7 @@ Json Headline(const Rows& rows) {
   return headline;
 }
 
-// Adds the counts of `from` to `sum`, which grows as needed.
+// Adds the counts of `from` to `sum`, which grows if necessary.
 void AddCounts(const Json& from, Json* sum) {
   if (!from.is_array()) return;
   for (size_t i = 0; i < from.size(); ++i) {
@@ -243,7 +276,7 @@ void KeepNewest(int64_t limit, const std::string& what, std::vector<Json>* rows,
                                             "; the table shows the ", limit, " newest"));
 }
 
-// A commit as its event tells it; what only the step's line knows (pause, norms) is filled in.
+// The event of a commit, completed with the numbers that only the step's line has (pause, norms).
 Json CommitRow(const Json& event, const Rows& rows) {
   Json commit = event;
   const std::optional<double> version = Number(event, "version");
@@ -282,7 +315,8 @@ void PutEvents(const RunFiles& files, const Rows& rows, const DataLimits& limits
     if (kind == "run_finished") state = "finished";
     if (kind == "run_stopped") state = "stopped";
   });
-  // The launcher's own record: the trainer, which writes events.jsonl, may be what died.
+  // The launcher has a record of its own, because the trainer, which writes events.jsonl, may have
+  // died.
   files.ForEachLine("restarts.jsonl", [&](const Json& restart, int64_t) {
     Json event = restart;
     event["message"] = absl::StrCat(Text(restart, "process"), " ended with ",
@@ -326,6 +360,21 @@ Json BuildRunData(const RunFiles& files, const DataLimits& limits, Notices* noti
   data["samples"] = BuildSampleData(files, limits.samples, notices);
   data["notices"] = notices->Lines();
   return data;
+}
+
+Json BuildDriftData(const std::vector<const Json*>& rows) {
+  Json by_lag = Json::object();
+  for (const char* measure : {"k3", "mean_abs_delta"}) {
+    by_lag[measure] = OverSteps(rows, "drift/by_version_lag", measure);
+  }
+  Json last = Json::object();
+  for (const Json* row : rows) {
+    for (const auto& [key, buckets] : row->items()) {
+      if (!absl::StartsWith(key, kSplitPrefix) || !buckets.is_object() || buckets.empty()) continue;
+      last[key.substr(sizeof(kSplitPrefix) - 1)] = {{"step", (*row)["step"]}, {"buckets", buckets}};
+    }
+  }
+  return {{"by_version_lag", std::move(by_lag)}, {"last", std::move(last)}};
 }
 
 }  // namespace tandem::report

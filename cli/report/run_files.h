@@ -1,5 +1,5 @@
-// Tolerant reading of a run directory: a report must come out of a run in progress, of one that
-// died in mid-line, and of one a user edited. Used by the report alone.
+// Reads a run directory with tolerance, because the report must also work for a run in progress, a
+// run that died while it wrote a line, and files that a user edited. Only the report uses it.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,11 @@ namespace tandem::report {
 
 using Json = nlohmann::json;
 
-// What was skipped and why, in the order found; shown at the top of the page. Thread-compatible.
+// What was skipped and why, in the order in which it was found, for the top of the page.
+// Thread-compatible.
 class Notices {
  public:
-  // At most kMaxPerFile lines are kept for one file; the rest are counted in one closing line.
+  // At most kMaxPerFile notices are kept per file. The others are counted in a last line.
   static constexpr int kMaxPerFile = 10;
 
   void Add(const std::string& file, const std::string& message);
@@ -38,26 +39,26 @@ class RunFiles {
 
   bool Exists(const std::string& name) const;
 
-  // The text of a file; empty when it is missing or cannot be read (noted unless missing).
+  // The text of a file. Empty if it is missing, or if it cannot be read, which is noted.
   std::string ReadText(const std::string& name) const;
 
-  // A file that holds one JSON object; an empty object when missing or malformed (noted).
+  // The JSON object in a file. Empty if the file is missing or malformed, which is noted.
   Json ReadObject(const std::string& name) const;
 
-  // Calls `use` with each JSON object of a JSON-lines file and its line number from 1. A malformed
-  // line and a value that is not an object are noted and skipped; a last line without a newline
-  // that does not parse is a write in progress and is skipped in silence.
+  // Calls `use` with each JSON object of a JSON-lines file and its line number, which starts at 1.
+  // A line that is not an object is noted and skipped. A malformed last line without a newline is a
+  // write in progress and is skipped without a notice.
   void ForEachLine(const std::string& name,
                    const std::function<void(const Json&, int64_t line)>& use) const;
 
   // Steps N for which rollouts/step_N.jsonl exists, ascending.
   std::vector<int64_t> RolloutSteps() const;
 
-  // Steps N for which captures/step_N is a whole capture, ascending.
+  // Steps N for which captures/step_N is a complete capture, ascending.
   std::vector<int64_t> CaptureSteps() const;
 
  private:
-  // N of the entries PREFIX<N>SUFFIX of a folder, ascending.
+  // The numbers N of the entries PREFIX<N>SUFFIX of a folder, ascending.
   std::vector<int64_t> Numbered(const std::string& folder, std::string_view prefix,
                                 std::string_view suffix) const;
 

@@ -1,4 +1,4 @@
-#include "cli/report/sample_data.h"
+#include "cli/report/run_data.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ Json FieldOr(const Json& object, const char* key, Json fallback) {
   return it == object.end() ? std::move(fallback) : *it;
 }
 
-// The array `key` cut to its first `size` elements; nulls when it is missing.
+// The first `size` elements of the array `key`, or nulls if it is missing.
 Json ArrayOrNulls(const Json& completion, const char* key, size_t size) {
   const auto it = completion.find(key);
   if (it == completion.end() || !it->is_array() || it->empty()) return Json(size, nullptr);
@@ -43,7 +43,7 @@ Json VersionPerToken(const Json& spans, size_t size) {
   return versions;
 }
 
-// Empty when the per-token arrays that are there run in parallel, else what differs.
+// Describes a per-token array whose length is not that of the tokens. Empty if there is none.
 std::string LengthFault(const Json& completion) {
   const auto tokens = completion.find("tokens");
   if (tokens == completion.end() || !tokens->is_array()) return "has no tokens";
@@ -147,7 +147,8 @@ class WorstTokens {
   std::vector<std::pair<double, Json>> rows_;  // by falling size
 };
 
-// One file: its groups for display (all of them) while `worst` sees every trained completion.
+// Reads one file. Returns all its groups for display if `keep`, and passes every trained completion
+// to `worst`.
 std::vector<Json> ReadGroups(const RunFiles& files, int64_t step, bool keep,
                              const SampleLimits& limits, WorstTokens* worst, Notices* notices) {
   std::vector<Json> groups;

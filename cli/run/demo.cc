@@ -1,4 +1,4 @@
-// tandem demo: a real small language model learns to multiply, on this machine, in minutes.
+// tandem demo: trains a small language model to multiply, on this machine, in minutes.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/io/json_lines.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
-#include "cli/model/numerics_option.h"
-#include "cli/model/problems.h"
 #include "cli/run/local_run.h"
-#include "cli/run_file/run_file_flags.h"
+#include "cli/run/problems.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
@@ -34,9 +32,8 @@ struct DemoFlags {
   bool dry_run = false;
 };
 
-// The source tree this binary belongs to: the nearest folder above the working directory, then
-// above the binary, that holds examples/demo.yaml, itself or in the share/tandem of an
-// installation.
+// Finds the source tree or installation: the nearest folder above the working directory, then above
+// the binary, that has examples/demo.yaml, or share/tandem/examples/demo.yaml after `make install`.
 absl::StatusOr<std::filesystem::path> FindTree() {
   std::error_code ignored;
   for (std::filesystem::path at :
@@ -66,8 +63,9 @@ void Introduce(const DemoFlags& flags) {
       stderr,
       "A rollout server samples answers to \"What is a %s b?\" from SmolLM2-135M; a trainer "
       "rewards the right ones,\nupdates the model (GRPO) and pushes the new weights back over "
-      "gRPC after every step. Reward should rise within\n%s steps; drift is how far the two "
-      "processes disagree about the same tokens. Ctrl-C stops and saves.\n",
+      "gRPC after every step. The reward should rise within\n%s steps. Drift (training-inference "
+      "mismatch) is how far the log-probs of the two processes differ for the same\ntokens. Ctrl-C "
+      "stops the run and saves it.\n",
       add ? "+" : "*", add ? "22" : "12");
   if (flags.model.empty()) {
     std::fprintf(stderr,
@@ -125,10 +123,7 @@ absl::StatusOr<LocalRunResult> Demo(const DemoFlags& flags) {
 
 int RunDemo(const DemoFlags& flags) {
   const auto result = Demo(flags);
-  if (!result.ok()) {
-    PrintFailure(result.status());
-    return ToInt(trainer::ExitCodeOf(result.status()));
-  }
+  if (!result.ok()) return FailUsage(result.status());
   if (!flags.dry_run) Conclude(*result);
   return ToInt(result->exit_code);
 }
@@ -139,20 +134,20 @@ void AddDemoCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<DemoFlags>();
   CLI::App* sub =
       app.add_subcommand("demo", "A small language model learns arithmetic on this machine");
-  sub->add_option("--seed", flags->seed, "of the problems' split, their order and the sampling")
+  sub->add_option("--seed", flags->seed,
+                  "seed of the problems' split and order, and of the sampling")
       ->capture_default_str();
-  sub->add_option("--steps", flags->steps, "train steps; 0: as examples/ says")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  sub->add_option("--task", flags->task, "a * b with 1..9, or the harder a + b with 1..20")
-      ->check(CLI::IsMember({"multiply", "add"}))
-      ->capture_default_str();
-  sub->add_option("--model", flags->model, "default: models/smollm2-135m-instruct");
-  sub->add_option("--out", flags->out, "folder of runs")->capture_default_str();
-  sub->add_option("--name", flags->name, "of the run; default: demo-TASK-SEED");
-  sub->add_option("--rounding", flags->rounding, "how fp32 masters become bf16 at a push")
+  AddNonNegative(sub, "--steps", flags->steps, "train steps; 0: as many as the run file says");
+  AddChoice(sub, "--task", flags->task, {"multiply", "add"},
+            "a * b with 1..9, or the harder a + b with 1..20");
+  sub->add_option("--model", flags->model,
+                  "Hugging Face directory; default: models/smollm2-135m-instruct");
+  sub->add_option("--out", flags->out, "directory of runs")->capture_default_str();
+  sub->add_option("--name", flags->name, "name of the run; default: demo-TASK-SEED");
+  sub->add_option("--rounding", flags->rounding,
+                  "how a weight push rounds fp32 masters to bf16: to nearest, or dithered")
       ->check(CLI::IsMember({"nearest", "dither"}));
-  AddRunNumericsOption(sub, flags->sets);
+  AddRunNumericsFlag(sub, flags->sets);
   AddRunSetFlag(sub, flags->sets, "the run file");
   sub->add_flag("--clean", flags->clean, "delete what an earlier demo of this name left");
   sub->add_flag(
@@ -160,7 +155,7 @@ void AddDemoCommand(CLI::App& app, Action& chosen) {
       "start nothing: print the resolved configuration, what differs from the defaults, the plan,\n"
       "and the models and files that are missing (exit code 3)");
   EndHelp(*sub, "", "tandem demo --steps 3 --out runs --name first");
-  sub->callback([flags, &chosen] { chosen = [flags] { return RunDemo(*flags); }; });
+  SetAction(*sub, chosen, [flags] { return RunDemo(*flags); });
 }
 
 }  // namespace tandem::cli

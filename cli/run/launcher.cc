@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/exit_codes.h"
 #include "common/base/printable.h"
 #include "common/files/file_system.h"
 
@@ -18,9 +20,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick(50);
 constexpr size_t kLogLinesShown = 8;
-constexpr double kEndSeconds = 5;  // from SIGTERM to SIGKILL, of processes with nothing to save
+// Time between SIGTERM and SIGKILL for processes that have nothing to save.
+constexpr double kEndSeconds = 5;
 
-// The line of one restart in restarts.jsonl.
+// A line of restarts.jsonl.
 std::string RestartLine(const std::string& process, const ChildEnd& end, int64_t attempt,
                         int64_t limit, double delay_seconds, int64_t step) {
   return nlohmann::ordered_json({{"kind", "restarted"},
@@ -53,8 +56,12 @@ LaunchResult Launcher::Run() {
   return result;
 }
 
-bool Launcher::Fail(const absl::Status& status) {
+void Launcher::PrintError(const absl::Status& status) {
   live_->Print(absl::StrCat("tandem: ", PrintableLines(std::string(status.message()))));
+}
+
+bool Launcher::Fail(const absl::Status& status) {
+  PrintError(status);
   exit_code_ = ExitCode::kChildDied;
   return false;
 }
@@ -97,7 +104,7 @@ void Launcher::Watch() {
   while (true) {
     WaitForOutput();
     if (!KeepTrainer()) return;
-    // Once the run is told to stop, a server that dies does not matter any more.
+    // After the run was told to stop, the death of a server does not matter.
     if (kill_at_ == 0 && !KeepServers(/*at_start=*/false)) return;
     if (kill_at_ == 0 && stop_->Requested()) {
       exit_code_ = ExitCodeOfSignal(stop_->signal());
@@ -137,10 +144,10 @@ void Launcher::Relay() {
   }
 }
 
-// False when the run ends: the trainer did, for good.
+// Returns false if the run ends because the trainer ended and is not restarted.
 bool Launcher::KeepTrainer() {
   if (!trainer_.running()) {
-    // Servers may take longer to load than a trainer waits for them.
+    // Servers may take longer to load than a trainer waits for them, so they come first.
     if (MonotonicSeconds() < trainer_due_ || !ServersAreUp()) return true;
     return StartTrainer(/*again=*/true);
   }
@@ -149,7 +156,7 @@ bool Launcher::KeepTrainer() {
   if (!end.has_value()) return true;
   exit_code_ = end->exit_code;
   if (end->exit_code == ExitCode::kOk) return false;
-  if (kill_at_ > 0) {  // it was told to, by SIGTERM, whatever came here
+  if (kill_at_ > 0) {  // it was told to stop, by SIGTERM whatever signal came here
     if (IsStop(exit_code_)) exit_code_ = ExitCodeOfSignal(stop_->signal());
     return false;
   }
@@ -171,8 +178,9 @@ bool Launcher::ServersAreUp() const {
          std::ranges::all_of(servers_ready_by_, [](double by) { return by == 0; });
 }
 
-// False when the run ends: a server died for good. TearDown lets the trainer save first.
-// `at_start`: no server has served yet, and one that ends may say why none can.
+// Returns false if the run ends because a server died and is not restarted. TearDown lets the
+// trainer save. `at_start`: no server has served yet, so the exit code of one that ends may say why
+// none can serve.
 bool Launcher::KeepServers(bool at_start) {
   const double now = MonotonicSeconds();
   for (size_t i = 0; i < servers_.children().size(); ++i) {
@@ -204,8 +212,8 @@ bool Launcher::KeepServers(bool at_start) {
   return true;
 }
 
-// Seconds until the child is started again, which is said and recorded; nothing when it is not. All
-// ranks of a trainer count as one.
+// Returns the seconds until the child is restarted, after printing and recording it, or nullopt if
+// it is not restarted. All ranks of a trainer count as one process.
 std::optional<double> Launcher::PlanRestart(const ChildProcess& child, const ChildEnd& end,
                                             bool is_server) {
   const std::string name = is_server ? child.name() : "trainer";
@@ -227,8 +235,7 @@ std::optional<double> Launcher::PlanRestart(const ChildProcess& child, const Chi
       file.ok() ? (*file)->Append(
                       RestartLine(name, end, attempt, restarts_.most(), *delay, view_.last_step()))
                 : file.status();
-  if (!written.ok())
-    live_->Print(absl::StrCat("tandem: ", PrintableLines(std::string(written.message()))));
+  if (!written.ok()) PrintError(written);
   return delay;
 }
 
@@ -244,6 +251,27 @@ void Launcher::TearDown() {
   const double others_seconds = exit_code_ == ExitCode::kOk ? 20 : kEndSeconds;
   trainer_.Stop(plan_.stop_seconds, others_seconds);
   servers_.Stop(others_seconds);
+}
+
+bool WorthRestart(const ChildEnd& end, bool is_server) {
+  if (end.signal != 0) return true;
+  if (end.exit_code == ToInt(ExitCode::kOk)) return is_server;
+  return end.exit_code == ToInt(ExitCode::kInternal) || end.exit_code == ToInt(ExitCode::kRankLost);
+}
+
+std::optional<double> Restarts::NextDelay(const std::string& name) {
+  int64_t& count = counts_[name];
+  if (count >= limits_.most) {
+    if (count == 0) counts_.erase(name);
+    return std::nullopt;
+  }
+  return std::min(limits_.delay_seconds * std::exp2(static_cast<double>(count++)),
+                  kMaxRestartDelaySeconds);
+}
+
+int64_t Restarts::count(const std::string& name) const {
+  const auto found = counts_.find(name);
+  return found == counts_.end() ? 0 : found->second;
 }
 
 }  // namespace tandem::cli

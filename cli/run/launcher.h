@@ -1,10 +1,11 @@
-// Launcher: rollout servers and a trainer as child processes of one run; shows the run while it
-// lives, starts again what died, and leaves nothing behind when it ends. `tandem run` and `tandem
-// demo` use it.
+// Launcher: runs the rollout servers and the trainer of one run as child processes. It shows the
+// progress of the run, restarts children that died, and leaves no child behind when it ends.
+// `tandem run` and `tandem demo` use it.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,24 +16,53 @@
 #include "cli/run/local_servers.h"
 #include "cli/run/local_trainer.h"
 #include "cli/run/progress_view.h"
-#include "cli/run/restarts.h"
 #include "common/base/exit_codes.h"
 #include "common/process/stop_signal.h"
 
 namespace tandem::cli {
 
+struct RestartLimits {
+  int64_t most = 0;          // of each process, over the whole run; 0: none
+  double delay_seconds = 1;  // before the first restart of a process, doubled for each next
+};
+inline constexpr double kMaxRestartDelaySeconds = 60;
+
+// True if another start may end differently: after a signal, an internal error (1), a lost rank
+// (10), and for a server (`is_server`) that ended as if it had been asked to. False if the cause is
+// the command line, a model, the storage or the training itself. Pure.
+bool WorthRestart(const ChildEnd& end, bool is_server);
+
+// Restarts: counts the restarts of each process and decides about the next one. Pure.
+// Thread-compatible.
+class Restarts {
+ public:
+  explicit Restarts(const RestartLimits& limits) : limits_(limits) {}
+
+  // The process `name` died. Returns the seconds until it is to be restarted, or nullopt if it has
+  // been restarted `most` times.
+  std::optional<double> NextDelay(const std::string& name);
+
+  int64_t count(const std::string& name) const;
+  int64_t most() const { return limits_.most; }
+  const std::map<std::string, int64_t>& counts() const { return counts_; }
+
+ private:
+  const RestartLimits limits_;
+  std::map<std::string, int64_t> counts_;
+};
+
 struct LaunchPlan {
-  std::string logs;  // directory; <name>.log and the servers' port files go there
+  std::string logs;  // directory of <name>.log and of the servers' port files
   int64_t num_servers = 1;
-  int64_t num_ranks = 1;  // of the trainer; where several, they meet on a free port of this machine
+  int64_t num_ranks = 1;  // of the trainer; several ranks meet on a free port of this machine
   int64_t num_steps = 0;  // for the progress bar
   double ready_seconds = 300;
   double stop_seconds = 120;
   RestartLimits restarts;
-  std::string restarts_file;  // a line for each restart (docs/run_directory.md); empty: none
+  std::string restarts_file;  // one line per restart (docs/run_directory.md); empty: none
 
   LocalServers::Argv server_argv;
-  // `again`: the trainer goes on from its last checkpoint.
+  // `again`: the trainer continues from its last checkpoint.
   std::function<std::vector<std::string>(const std::vector<std::string>& addresses, bool again)>
       trainer_argv;
 };
@@ -42,20 +72,24 @@ struct LaunchResult {
   RunSummary summary;
 };
 
-// One run; use from the main thread. However Run returns, no child is left.
+// For one run; use from the main thread. No child is left when Run returns.
 class Launcher {
  public:
   // `stop` and `live` must outlive this.
   Launcher(LaunchPlan plan, const StopSignal* stop, LiveLine* live);
 
   // Starts the servers, waits until they are ready, starts the trainer, and waits for its end. A
-  // signal is passed on: the trainer's rank 0 saves and ends, and the others with it, then the
-  // servers. Of a child that ends by itself it is printed which one, how, and its last log lines;
-  // then it is started again, as far as plan.restarts go: a server, which may not have served yet,
-  // at its address, where the trainer gives it the weights; the trainer with all its ranks from the
-  // last checkpoint, or from the start where there is none, with the servers that run. A child that
-  // is not started again ends the run. Exit code: the trainer's own where it said something (2..10,
-  // or a stop's), kChildDied for a server or a signal.
+  // stop signal goes to rank 0 of the trainer, which saves and ends with the other ranks; then the
+  // servers are stopped.
+  //
+  // When a child ends by itself, its name, its end and its last log lines are printed, and it is
+  // restarted within the limits of plan.restarts. A server is restarted at its address, even if it
+  // has not served yet, and the trainer pushes the weights to it. The trainer is restarted with all
+  // its ranks from the last checkpoint, or from the start if there is none, and the servers keep
+  // running. A child that is not restarted ends the run.
+  //
+  // The exit code is the trainer's if it is one of the project's (2 to 10, or that of a stop), and
+  // kChildDied after a server or a signal ended the run.
   LaunchResult Run();
 
  private:
@@ -72,6 +106,7 @@ class Launcher {
   void PassOnStop();
   std::optional<double> PlanRestart(const ChildProcess& child, const ChildEnd& end, bool is_server);
   void Explain(const ChildProcess& child, const ChildEnd& end);
+  void PrintError(const absl::Status& status);
   bool Fail(const absl::Status& status);
   void TearDown();
 
@@ -82,11 +117,11 @@ class Launcher {
   LocalServers servers_;
   LocalTrainer trainer_;
   Restarts restarts_;
-  // Monotonic seconds. When a process is to be started again, and until when a server that was must
-  // be ready; 0: it runs.
+  // In monotonic seconds: when a process is to be restarted, and when a restarted server must be
+  // ready. 0: the process runs.
   double trainer_due_ = 0;
   std::vector<double> servers_due_, servers_ready_by_;
-  double kill_at_ = 0;  // the trainer, which was told to stop; 0: it was not
+  double kill_at_ = 0;  // when a trainer that was told to stop is killed; 0: it was not told
   ExitCode exit_code_ = ExitCode::kOk;
 };
 

@@ -1,17 +1,24 @@
 #include "cli/run/local_run.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/model/model_input.h"
 #include "cli/report/report.h"
-#include "cli/run_file/run_inputs.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/model/model_config.h"
+#include "common/tokenizer/tokenizer.h"
+#include "trainer/prompts/prompt_source.h"
 #include "trainer/ranks/device_choice.h"
 
 namespace tandem::cli {
@@ -38,7 +45,8 @@ absl::Status CheckPrograms(const Programs& programs) {
   return absl::OkStatus();
 }
 
-// The observe address of server `i` of this machine: PORT + i, as with base_port.
+// The observe address of a server of this machine: the port of server 0 plus its number, as with
+// base_port.
 std::string ObserveAddress(const std::string& first, int64_t server) {
   const size_t colon = first.rfind(':');
   int64_t port = 0;
@@ -108,6 +116,45 @@ void PrintPlan(const RunFile& file, const LaunchPlan& plan) {
               file.run_directory().c_str());
 }
 
+// Checks that both models are directories with config, tokenizer and weights, and that the files of
+// data, probe, certificates and tokens can be read. Their contents are checked by their readers.
+//   NOT_FOUND with exit code 3  names everything that is missing, one per line
+absl::Status CheckInputs(const RunFile& file) {
+  std::vector<std::string> missing;
+  for (const std::string& path : file.input_paths()) {
+    if (path == file.trainer_model() || path == file.server_model()) {
+      const absl::Status model = CheckModelDirectory(path);
+      if (!model.ok()) missing.emplace_back(model.message());
+    } else if (::access(path.c_str(), R_OK) != 0) {
+      missing.push_back(absl::StrCat(path, ": ", std::strerror(errno)));
+    }
+  }
+  if (missing.empty()) return absl::OkStatus();
+  return trainer::WithExitCode(absl::NotFoundError(absl::StrJoin(missing, "\n")),
+                               ExitCode::kBadModelOrData);
+}
+
+struct PromptCounts {
+  int64_t num_train = 0, num_eval = 0;  // prompts
+  int64_t num_dropped = 0;              // of both; they are longer than data.max_prompt_tokens
+};
+
+// Reads and tokenises the prompts as the trainer will.
+absl::StatusOr<PromptCounts> CountPrompts(const RunFile& file) {
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file.trainer_model()));
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(file.trainer_model()));
+  TANDEM_ASSIGN_OR_RETURN(
+      const trainer::RunPrompts prompts,
+      trainer::OpenRunPrompts(file.trainer().data, file.trainer().seed,
+                              file.trainer().sampling.max_new_tokens, config, *tokenizer));
+  PromptCounts counts{.num_train = static_cast<int64_t>(prompts.train->prompts().size()),
+                      .num_dropped = prompts.train->num_dropped()};
+  if (prompts.eval == nullptr) return counts;
+  counts.num_eval = static_cast<int64_t>(prompts.eval->prompts().size());
+  counts.num_dropped += prompts.eval->num_dropped();
+  return counts;
+}
+
 void PrintPrompts(const PromptCounts& prompts) {
   std::printf("# prompts: %lld to train on, %lld held out",
               static_cast<long long>(prompts.num_train), static_cast<long long>(prompts.num_eval));
@@ -118,14 +165,14 @@ void PrintPrompts(const PromptCounts& prompts) {
   std::printf("\n");
 }
 
-// Every rank says so too, but only after the servers have loaded.
+// Every rank checks its device too, but only after the servers have loaded.
 absl::Status CheckTrainerDevice(const RunFile& file) {
   return trainer::WithExitCode(trainer::CheckDevice(file.trainer().learner.device,
                                                     static_cast<int>(file.launch().num_ranks) - 1),
                                ExitCode::kBadModelOrData);
 }
 
-// Not to mix two runs: the trainer refuses too, but only after the servers have loaded.
+// Refuses to mix two runs. The trainer checks it too, but only after the servers have loaded.
 absl::Status CheckRunDirectory(const RunFile& file, const LocalRunOptions& options) {
   const std::filesystem::path run(file.run_directory());
   std::error_code ignored;
@@ -148,18 +195,16 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
   LocalRunResult result{.run_directory = file->run_directory()};
   const std::string config = result.run_directory + "/logs/launch.yaml";
   LaunchPlan plan = PlanOf(*file, programs, config, options);
-  if (options.dry_run) {
-    PrintPlan(*file, plan);
-    TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
-    TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
-    TANDEM_RETURN_IF_ERROR(CheckTrainerDevice(*file));
-    TANDEM_ASSIGN_OR_RETURN(const PromptCounts prompts, CountPrompts(*file));
-    PrintPrompts(prompts);
-    return result;
-  }
+  if (options.dry_run) PrintPlan(*file, plan);
   TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
   TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
   TANDEM_RETURN_IF_ERROR(CheckTrainerDevice(*file));
+  if (options.dry_run) {
+    const absl::StatusOr<PromptCounts> prompts = CountPrompts(*file);
+    if (!prompts.ok()) return trainer::WithExitCode(prompts.status(), ExitCode::kBadModelOrData);
+    PrintPrompts(*prompts);
+    return result;
+  }
   TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));
   TANDEM_RETURN_IF_ERROR(
       trainer::WithExitCode(MakeDirectories(result.run_directory + "/logs"), ExitCode::kStorage));
@@ -171,7 +216,7 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
   LaunchResult launched = Launcher(std::move(plan), &stop, &live).Run();
   result.exit_code = launched.exit_code;
   result.summary = std::move(launched.summary);
-  // The trainer leaves its own section there; the run is all three.
+  // The trainer writes only its own section there, and the run file has the others too.
   const std::string resolved = result.run_directory + "/config.yaml";
   if (std::filesystem::exists(resolved, ignored)) {
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(resolved, file->ToYaml()));

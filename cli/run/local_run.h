@@ -1,5 +1,6 @@
-// LocalRun: a run file carried out on this machine: plan, launch, report. `tandem run` and `tandem
-// demo` differ only in where the file comes from and what they say around it.
+// LocalRun: carries out a run file on this machine: it checks the inputs, launches the processes
+// and writes the report. `tandem run`, `tandem demo`, `tandem bench train` and `tandem drift
+// inject` use it.
 #pragma once
 
 #include <string>
@@ -16,8 +17,8 @@ struct LocalRunOptions {
   std::vector<std::string> sets;  // KEY=VALUE
   bool resume = false;
   bool clean = false;
-  // Start nothing: print the resolved configuration, what differs from the defaults and the plan;
-  // an error when a model, a file or a program is missing.
+  // Starts nothing and prints the resolved configuration, its differences from the defaults, the
+  // plan and the numbers of prompts. It is an error if a model, a file or a program is missing.
   bool dry_run = false;
 };
 
@@ -25,11 +26,11 @@ struct LocalRunResult {
   ExitCode exit_code = ExitCode::kOk;
   RunSummary summary;
   std::string run_directory;
-  std::string report;  // path; empty when none was written
+  std::string report;  // path; empty if none was written
 };
 
-// Errors are of the configuration, before anything was started: a file, a knob, a model directory,
-// a program that is not there. They carry their exit code (common/base/exit_codes.h).
+// Errors occur before any process is started: in the file, an option, a model directory, a data
+// file, a device or a program. They carry their exit code (common/base/exit_codes.h).
 absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options);
 
 }  // namespace tandem::cli

@@ -53,9 +53,8 @@ bool LocalServers::IsReady(size_t server) const {
 bool LocalServers::Ready() {
   while (addresses_.size() < children_.size()) {
     const size_t server = addresses_.size();
-    if (!IsReady(server)) return false;
     const auto port = ReadFile(port_files_[server]);
-    if (!port.ok()) return false;
+    if (!port.ok() || absl::StripAsciiWhitespace(*port).empty()) return false;
     addresses_.push_back(absl::StrCat("127.0.0.1:", absl::StripAsciiWhitespace(*port)));
   }
   return true;

@@ -1,4 +1,4 @@
-// LocalServers: rollout servers as child processes of this machine, each on a port it picked. The
+// LocalServers: rollout servers as child processes on this machine, each on a free port. The
 // launcher and `tandem bench push` use it.
 #pragma once
 
@@ -14,32 +14,33 @@
 
 namespace tandem::cli {
 
-// Thread-compatible; start from the thread that lives longest (child_process.h). The destructor
-// kills what still runs.
+// Thread-compatible. Start it from a thread that lives as long as the process (child_process.h).
+// The destructor kills running servers.
 class LocalServers {
  public:
-  // The command line of server `server`, which writes the port it serves on to `port_file` once it
-  // is ready. `port`: where it served before it is started again; 0: it has not served yet.
+  // Returns the command line of server `server`, which writes its port to `port_file` when it is
+  // ready. `port` is where it served before a restart; 0 if it has not served yet.
   using Argv = std::function<std::vector<std::string>(int64_t server, int64_t port,
                                                       const std::string& port_file)>;
 
-  // Starts `count` more, with logs and port files in the directory `logs`.
-  //   UNAVAILABLE  the directory cannot be written, or a program is not there (named)
+  // Starts `count` more servers, with logs and port files in the directory `logs`.
+  //   UNAVAILABLE  the directory cannot be written, or a program does not exist (named)
   absl::Status Start(const std::string& logs, int64_t count, const Argv& argv);
 
-  // Starts server `server`, which has ended, again: at its address if Ready has taken it. Errors as
-  // Start.
+  // Restarts server `server`, which has ended, at its address if Ready has taken that. Errors are
+  // those of Start.
   absl::Status StartAgain(size_t server, const Argv& argv);
-  // Has it written its port since it was started last? Never waits.
+  // True if it has written its port since its last start. Never waits.
   bool IsReady(size_t server) const;
 
-  // Takes the addresses of those that have become ready, in order; true once all are. Never waits.
+  // Takes the addresses of servers that have become ready, in order. Returns true when all are
+  // ready. Never waits.
   bool Ready();
 
   const std::vector<std::unique_ptr<ChildProcess>>& children() const { return children_; }
   const std::vector<std::string>& addresses() const { return addresses_; }  // of the ready ones
 
-  // SIGTERM to all, SIGKILL to who is still there `grace_seconds` later.
+  // Sends SIGTERM to all servers, and SIGKILL to those that still run after `grace_seconds`.
   void Stop(double grace_seconds);
 
  private:

@@ -9,7 +9,7 @@
 namespace tandem::cli {
 namespace {
 
-// None for a trainer alone.
+// No variables for a trainer with one rank.
 std::vector<std::string> VariablesOfRank(int64_t rank, int64_t num_ranks, int port) {
   if (num_ranks == 1) return {};
   return RankVariables(
@@ -47,8 +47,8 @@ absl::Status LocalTrainer::Start(const std::string& logs, int64_t num_ranks,
 }
 
 std::optional<TrainerEnd> LocalTrainer::Poll() {
-  // A rank that rank 0 told to end has its exit code, and rank 0, which says what there is to say,
-  // ends right after.
+  // A rank that rank 0 told to end has the exit code of rank 0, which logs the reason and ends
+  // right after it.
   constexpr double kRankZeroFollows = 5;  // s
   if (!running()) return std::nullopt;
   if (const std::optional<ChildEnd> end = ranks_.front()->Poll()) {

@@ -1,5 +1,5 @@
-// LocalTrainer: the ranks of a trainer as child processes of this machine, which live and end as
-// one. The launcher uses it.
+// LocalTrainer: the ranks of a trainer as child processes on this machine, which start and end
+// together. The launcher uses it.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@
 
 namespace tandem::cli {
 
-// True for exit codes by which a trainer says why it ended (1 to 10, 130); with anything else the
-// process died.
+// True for the exit codes with which a process of the project says why it ended (1 to 10, 130,
+// 143). After anything else, the process died.
 bool SpeaksForItself(const ChildEnd& end);
 
-// The trainer's end: of the rank that says why, and what to make of it.
+// How the trainer ended: the rank that tells why, and the exit code for the run.
 struct TrainerEnd {
   const ChildProcess* rank = nullptr;  // valid until the next Start
   ChildEnd end;
   ExitCode exit_code = ExitCode::kOk;
 };
 
-// Thread-compatible; start from the thread that lives longest (child_process.h). The destructor
-// kills what still runs.
+// Thread-compatible. Start it from a thread that lives as long as the process (child_process.h).
+// The destructor kills running ranks.
 class LocalTrainer {
  public:
-  // Starts `num_ranks` processes of `argv`, which meet on a free port of this machine where there
-  // are several. Logs go to `logs`/trainer.log and trainer_N.log. What ran before must be stopped.
+  // Starts `num_ranks` processes of `argv`. Several ranks meet on a free port of this machine. Logs
+  // go to `logs`/trainer.log and trainer_N.log. Earlier ranks must have been stopped.
   //   UNAVAILABLE  the program or a log cannot be opened; ranks that had started were killed
   absl::Status Start(const std::string& logs, int64_t num_ranks,
                      const std::vector<std::string>& argv);
@@ -38,20 +38,21 @@ class LocalTrainer {
   bool running() const { return !ranks_.empty(); }
   LinePipe& output() { return ranks_.front()->output(); }  // of rank 0; while running
 
-  // How the trainer ended, once rank 0 did, or another rank without rank 0 following it; never
-  // waits. Others may still run then: Stop. An end is told once.
+  // Returns the end of the trainer after rank 0 ended, or after another rank ended and rank 0 did
+  // not follow it. Other ranks may still run then, so call Stop. An end is returned once. Never
+  // waits.
   std::optional<TrainerEnd> Poll();
 
-  // To rank 0, which tells the others.
+  // Sends a signal to rank 0, which tells the other ranks.
   void Signal(int signal);
 
-  // SIGTERM to rank 0, which may take `seconds` to save and end; then to the others, which have
-  // `others_seconds`. SIGKILL to who is left. Not running afterwards.
+  // Sends SIGTERM to rank 0, which may take `seconds` to save and end, and then to the others,
+  // which have `others_seconds`. Kills the ranks that still run.
   void Stop(double seconds, double others_seconds);
 
  private:
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
-  double rank_ended_at_ = 0;  // the first of the others, with a code of its own; 0: none has
+  double rank_ended_at_ = 0;  // when the first rank but 0 ended with a known exit code; 0: none
 };
 
 }  // namespace tandem::cli

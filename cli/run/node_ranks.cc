@@ -23,7 +23,7 @@ bool Has(const EnvironmentVariables& variables, const char* name) {
   return found != variables.end() && !found->second.empty();
 }
 
-// The flags as the variables they stand for.
+// Replaces variables by those that the flags stand for.
 absl::Status ApplyFlags(const NodeFlags& flags, EnvironmentVariables& variables) {
   if (flags.node_rank >= 0) {
     if (flags.nodes == 0)
@@ -40,7 +40,7 @@ absl::Status ApplyFlags(const NodeFlags& flags, EnvironmentVariables& variables)
     variables["WORLD_SIZE"] = absl::StrCat(flags.nodes);
   }
   if (flags.master.empty()) return absl::OkStatus();
-  // A colon of "host:29500", and not one inside "[::1]".
+  // The colon of "host:29500", and not one inside "[::1]".
   const size_t colon = flags.master.rfind(':');
   if (colon == std::string::npos || flags.master.back() == ']') {
     variables["MASTER_ADDR"] = flags.master;
@@ -51,7 +51,7 @@ absl::Status ApplyFlags(const NodeFlags& flags, EnvironmentVariables& variables)
   return absl::OkStatus();
 }
 
-// Kubeflow says how many processes a pod gets; it may be a word ("auto", "gpu").
+// Kubeflow sets the number of processes per pod, which may also be a word ("auto", "gpu").
 absl::Status TakeProcessesPerPod(int per_node, EnvironmentVariables& variables) {
   const auto found = variables.find("PET_NPROC_PER_NODE");
   if (found == variables.end()) return absl::OkStatus();
@@ -133,12 +133,12 @@ std::vector<std::string> RankVariables(const NodeRanks& node, int local_rank) {
 }
 
 int FreePort() {
-  // Not one of those that the kernel gives to connections (from 32768 on, as it comes): ranks that
-  // ask for rank 0 before it listens could be given that very port, and meet themselves.
+  // By default, the kernel picks ports from 32768 on for connections. If the port were one of them,
+  // a rank that connects before rank 0 listens could be given that port and connect to itself.
   constexpr int kFirst = 20000, kLast = 32000, kTries = 100;
-  std::random_device draw;
+  std::random_device random;
   for (int i = 0; i < kTries; ++i) {
-    const int port = kFirst + static_cast<int>(draw() % (kLast - kFirst));
+    const int port = kFirst + static_cast<int>(random() % (kLast - kFirst));
     if (IsFree(port)) return port;
   }
   return comm::kDefaultMasterPort;

@@ -1,6 +1,6 @@
-// NodeRanks: the trainer ranks of one host: which of how many hosts this is, as the host's own
-// launcher says (one process per host: a pod, a Slurm task per node), and what each rank is told.
-// Pure. `tandem ranks` and the launcher of `tandem run` use it.
+// NodeRanks: the trainer ranks of one host. A cluster's launcher starts one process per host (a
+// pod, a Slurm task per node) and sets variables with the number of this host; from them follow the
+// numbers and the variables of the ranks. `tandem ranks` and the launcher of `tandem run` use it.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace tandem::cli {
 
 struct NodeRanks {
-  std::string source = "none";  // who said which node this is: common/rendezvous/rank_environment.h
+  std::string source = "none";  // where the node's number came from (rank_environment.h)
   int node = 0;
   int num_nodes = 1;
   int per_node = 1;
@@ -25,7 +25,7 @@ struct NodeRanks {
   int world_size() const { return num_nodes * per_node; }
 };
 
-// Explicit words, before what the environment says. 0, -1 and empty: not given.
+// Flags, which override the environment. 0, -1 and empty mean that a flag was not given.
 struct NodeFlags {
   int per_node = 1;
   int nodes = 0;
@@ -33,20 +33,20 @@ struct NodeFlags {
   std::string master;  // HOST or HOST:PORT
 };
 
-// For a process that is alone on its host. RANK and WORLD_SIZE (Volcano) number hosts here, as
-// PET_NODE_RANK, a task of a Slurm step, JOB_COMPLETION_INDEX and LWS_WORKER_INDEX do. The number
-// of pods beside JOB_COMPLETION_INDEX is WORLD_SIZE or `nodes`.
-//   INVALID_ARGUMENT  what ReadRankEnvironment says; several processes of this launch on one host;
-//                     `nodes` without a way to know which of them this is; words that contradict
-//                     each other; several hosts and no word where rank 0 is
+// Reads the variables of a process that is alone on its host. Here, RANK and WORLD_SIZE (Volcano)
+// count hosts, as PET_NODE_RANK, a task of a Slurm step, JOB_COMPLETION_INDEX and LWS_WORKER_INDEX
+// do. With JOB_COMPLETION_INDEX, the number of pods is WORLD_SIZE or `nodes`. Pure.
+//   INVALID_ARGUMENT  as ReadRankEnvironment; the launch has several processes on one host; `nodes`
+//                     is given and nothing says which of them this is; flags and variables
+//                     contradict each other; there are several hosts and no address of rank 0
 absl::StatusOr<NodeRanks> ReadNodeRanks(comm::EnvironmentVariables variables,
                                         const NodeFlags& flags);
 
-// "NAME=VALUE" for one rank of the node: torchrun's contract. master_port must be set.
+// The variables "NAME=VALUE" of torchrun for one rank of the node. master_port must be set. Pure.
 std::vector<std::string> RankVariables(const NodeRanks& node, int local_rank);
 
-// A port of the loopback interface that was free a moment ago, of those that the kernel gives to no
-// connection by itself.
+// A port of the loopback interface that was free a moment ago and is outside the range from which
+// the kernel picks ports for connections.
 int FreePort();
 
 }  // namespace tandem::cli

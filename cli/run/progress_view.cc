@@ -17,7 +17,7 @@ double NumberOf(const nlohmann::json& line, const char* key, double if_absent) {
   return it != line.end() && it->is_number() ? it->get<double>() : if_absent;
 }
 
-// Messages repeat what servers and reward programs said: they are made fit for a terminal.
+// Messages may quote servers and reward programs, so control characters are escaped.
 std::string TextOf(const nlohmann::json& line, const char* key) {
   const auto it = line.find(key);
   return it != line.end() && it->is_string() ? Printable(it->get<std::string>()) : "";

@@ -1,4 +1,4 @@
-// ProgressView: what the launcher shows of a run, from the trainer's progress lines. Pure.
+// ProgressView: turns the trainer's progress lines into what the launcher shows of a run. Pure.
 //
 // A progress line is one JSON object: a line of metrics.jsonl (docs/run_directory.md), a line of
 // events.jsonl, or {"phase": "rollout", "step": 4} while a step runs.
@@ -14,7 +14,7 @@
 
 namespace tandem::cli {
 
-// How the run went, for the closing words.
+// The numbers of a run that are printed at its end.
 struct RunSummary {
   std::vector<double> rewards;  // mean reward of each train step, in order
   double first_greedy = -1;     // held-out share correct at the first evaluation; -1: none
@@ -24,9 +24,9 @@ struct RunSummary {
 
   double FirstRewards() const;  // mean over the first three steps
   double LastRewards() const;   // and over the last three
-  // "alerts: drift_guard 3x, entropy_collapse 1x (...)" and a newline; empty without any.
+  // "alerts: drift_guard 3x, entropy_collapse 1x (...)" and a newline; empty if there are none.
   std::string AlertsLine() const;
-  // "restarts: rollout_server 0 1x, trainer 2x (...)" and a newline; empty without any.
+  // "restarts: rollout_server 0 1x, trainer 2x (...)" and a newline; empty if there are none.
   std::string RestartsLine() const;
 };
 
@@ -34,14 +34,14 @@ class ProgressView {
  public:
   explicit ProgressView(int64_t num_steps) : num_steps_(num_steps) {}
 
-  // Takes in one line. True when `text()` is worth a line of its own (a step ended, an evaluation,
-  // an alert of a new name, a server lost); false when it only redraws the live line, or says
-  // nothing.
+  // Takes one progress line. Returns true if `text()` is to be printed as a line of its own (the
+  // end of a step, an evaluation, an alert with a new name, a lost server), and false if it only
+  // redraws the live line or is unchanged.
   bool Take(std::string_view line);
 
   const std::string& text() const { return text_; }
   const RunSummary& summary() const { return summary_; }
-  int64_t last_step() const { return last_step_; }  // the train step that ended last; 0: none has
+  int64_t last_step() const { return last_step_; }  // the last train step that ended; 0: none
 
  private:
   bool TakeStep(const nlohmann::json& line);
@@ -49,7 +49,7 @@ class ProgressView {
 
   const int64_t num_steps_;
   std::string text_;
-  std::string numbers_;  // of the step that ended last, for the live line
+  std::string numbers_;  // of the last step that ended, for the live line
   RunSummary summary_;
   int64_t last_step_ = 0;
   double seconds_per_step_ = 0;

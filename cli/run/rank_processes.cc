@@ -21,14 +21,14 @@ namespace tandem::cli {
 namespace {
 
 constexpr int kTickMs = 50;
-constexpr double kKillSeconds = 5;  // from SIGTERM after the grace to SIGKILL
+constexpr double kKillSeconds = 5;  // between SIGTERM after the grace period and SIGKILL
 constexpr size_t kLogLinesShown = 8;
-// Bright foregrounds that are readable on black and on white.
+// ANSI foreground colours that are readable on black and on white.
 constexpr int kColours[] = {36, 33, 35, 32, 34, 31};
 
 void PrintLine(std::FILE* file, int rank, bool colour, const std::string& line) {
   const std::string prefix = absl::StrCat("[rank ", rank, "]");
-  const std::string shown = Printable(line);  // a rank's own text may repeat what others sent
+  const std::string shown = Printable(line);  // the text of a rank may quote other processes
   if (colour) {
     std::fprintf(file, "\033[%dm%s\033[0m %s\n", kColours[rank % std::size(kColours)],
                  prefix.c_str(), shown.c_str());
@@ -42,7 +42,7 @@ void Say(const std::string& line) { std::fprintf(stderr, "tandem ranks: %s\n", l
 }  // namespace
 
 int ExitCodeOfRanks(const std::vector<RankEnd>& ends) {
-  // Lower goes first: causes, then who lost another rank, then who was told to stop.
+  // Precedence, lowest number first: causes, lost ranks, ranks that were told to stop.
   const auto order = [](const RankEnd& end) {
     if (end.stopped) return 2;
     return end.end.exit_code == ToInt(ExitCode::kRankLost) ? 1 : 0;
@@ -92,7 +92,8 @@ int RankProcesses::Wait() {
   while (ends_.size() < ranks_.size()) {
     poll(pipes.data(), pipes.size(), kTickMs);
     for (pollfd& pipe : pipes) {
-      if ((pipe.revents & (POLLIN | POLLHUP)) == POLLHUP) pipe.fd = -1;  // closed: not to spin on
+      if ((pipe.revents & (POLLIN | POLLHUP)) == POLLHUP)
+        pipe.fd = -1;  // closed; poll would return at once
     }
     for (size_t local = 0; local < ranks_.size(); ++local) Relay(local, /*last=*/false);
     TakeEnds();

@@ -1,6 +1,6 @@
-// RankProcesses: the ranks of one node as child processes: their lines with their rank before them
-// or in files, signals passed on, the first failure's exit code, and nobody left behind. `tandem
-// ranks` uses it.
+// RankProcesses: runs the ranks of one node as child processes. It prefixes their output lines with
+// the rank or writes them to files, passes signals on, and returns the exit code of the first
+// failure. `tandem ranks` uses it.
 #pragma once
 
 #include <memory>
@@ -17,35 +17,36 @@ namespace tandem::cli {
 struct RanksPlan {
   NodeRanks node;                 // with a port
   std::vector<std::string> argv;  // of every rank; argv[0] is a path
-  std::string logs;               // directory for rank_N.log; empty: lines come out of this process
-  double grace_seconds = 30;      // for the others once one rank failed
-  bool colour_output = false;     // of the prefixes on standard output, and on standard error
-  bool colour_errors = false;
+  std::string logs;               // directory for rank_N.log; empty: print the lines
+  double grace_seconds = 30;      // for the other ranks after one failed
+  bool colour_output = false;     // colour the prefixes on standard output
+  bool colour_errors = false;     // and on standard error
 };
 
-// How one rank ended; `stopped`: after this launcher had told it to.
+// How one rank ended. `stopped`: this launcher had told it to.
 struct RankEnd {
   int rank = 0;
   ChildEnd end;
   bool stopped = false;
 };
 
-// The exit code of a launch whose ranks ended in this order: the first that is not 0. A rank that
-// says another one is lost (10) speaks of a consequence: one that ended by itself with another
-// code goes before it, and so does any before one that was told to stop.
+// The exit code of a launch whose ranks ended in this order: the first that is not 0. A code that
+// is a cause has precedence over code 10 (another rank was lost), which is a consequence, and both
+// have precedence over ranks that were told to stop.
 int ExitCodeOfRanks(const std::vector<RankEnd>& ends);
 
-// One launch; use from the main thread. When this process is killed, the kernel kills the ranks.
+// For one launch; use from the main thread. When this process is killed, the kernel kills the
+// ranks.
 class RankProcesses {
  public:
   // `stop` must outlive this.
   RankProcesses(RanksPlan plan, const StopSignal* stop);
 
-  //   UNAVAILABLE  a program or a log that cannot be opened; ranks that had started were killed
+  //   UNAVAILABLE  the program or a log cannot be opened; ranks that had started were killed
   absl::Status Start();
 
-  // Until the last one ended. A signal is passed on to every rank once and then waited for (a
-  // second one ends this process, and with it the ranks). Returns the exit code.
+  // Waits until all ranks have ended, and returns the exit code. The first stop signal is passed on
+  // to every rank. A second one ends this process, and with it the ranks.
   int Wait();
 
  private:
@@ -61,13 +62,13 @@ class RankProcesses {
   std::vector<bool> ended_;
   std::vector<RankEnd> ends_;
   bool passed_on_ = false;
-  double grace_ends_ = 0;  // monotonic; 0: nobody failed
+  double grace_ends_ = 0;  // monotonic seconds; 0: no rank failed
   bool stopping_ = false;  // by this launcher, after the grace
 };
 
-// As a shell finds it: a path is itself; a name is looked for in the folders of `path` (PATH), then
-// in `beside`.
-//   NOT_FOUND  in none of them
+// Finds a program as a shell does: a name without a slash is searched for in the folders of `path`
+// (PATH), and then in `beside`.
+//   NOT_FOUND  it is in none of them
 absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path,
                                         const std::string& beside);
 

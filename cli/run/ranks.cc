@@ -1,4 +1,4 @@
-// tandem ranks: N trainer ranks on this host as one process tree.
+// tandem ranks: starts N trainer ranks on this host as children of one process.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/run/rank_processes.h"
 #include "cli/run_file/launch_options.h"
@@ -44,12 +44,8 @@ absl::StatusOr<RanksPlan> PlanOf(const RanksFlags& flags) {
 }
 
 int RunRanks(const RanksFlags& flags) {
-  const auto fail = [](const absl::Status& status, ExitCode code) {
-    PrintFailure(status);
-    return ToInt(code);
-  };
   const absl::StatusOr<RanksPlan> plan = PlanOf(flags);
-  if (!plan.ok()) return fail(plan.status(), ExitCode::kUsage);
+  if (!plan.ok()) return FailUsage(AsUsageError(plan.status()));
   const NodeRanks& node = plan->node;
   std::fprintf(stderr,
                "tandem ranks: ranks %d to %d of %d (node %d of %d, as said by: %s), rank 0 at "
@@ -59,7 +55,7 @@ int RunRanks(const RanksFlags& flags) {
   const StopSignal stop;
   RankProcesses ranks(*plan, &stop);
   if (const absl::Status started = ranks.Start(); !started.ok()) {
-    return fail(started, ExitCode::kChildDied);
+    return FailUsage(trainer::WithExitCode(started, ExitCode::kChildDied));
   }
   return ranks.Wait();
 }
@@ -69,33 +65,32 @@ int RunRanks(const RanksFlags& flags) {
 void AddRanksCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<RanksFlags>();
   CLI::App* sub = app.add_subcommand(
-      "ranks", "Ranks of a trainer on this host: tandem ranks --per-node 8 -- trainer ...");
-  sub->add_option("--per-node", flags->node.per_node, "processes to start here, one a device")
+      "ranks", "Starts the trainer ranks of this host: tandem ranks --per-node 8 -- trainer ...");
+  sub->add_option("--per-node", flags->node.per_node, "processes to start here, one per device")
       ->required()
       ->check(CLI::Range(1, 1024));
   sub->add_option("--nodes", flags->node.nodes,
-                  "hosts of the launch; default: as the launcher says")
+                  "hosts of the launch; default: from the launcher's variables")
       ->check(CLI::PositiveNumber);
   sub->add_option("--node-rank", flags->node.node_rank,
-                  "which of them this is, from 0; default: as the launcher says")
+                  "number of this host, from 0; default: from the launcher's variables")
       ->check(CLI::NonNegativeNumber);
   sub->add_option("--master", flags->node.master,
-                  "HOST or HOST:PORT where rank 0 listens; default: as the launcher says");
+                  "HOST or HOST:PORT where rank 0 listens; default: from the launcher's variables");
   sub->add_option("--logs", flags->logs, "write each rank's lines to rank_N.log in this folder");
-  sub->add_option("--grace", flags->grace_seconds,
-                  "seconds the other ranks have to end by themselves once one failed")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  sub->add_option("command", flags->command, "program and arguments of every rank, behind --")
+  AddNonNegative(sub, "--grace", flags->grace_seconds,
+                 "seconds that the other ranks have to end by themselves after one failed");
+  sub->add_option("command", flags->command, "program and arguments of every rank, after --")
       ->required();
   sub->positionals_at_end();
   EndHelp(
       *sub,
       "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,\n"
-      "TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT. Ends with the code of the first rank\n"
+      "TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT. The exit code is that of the first "
+      "rank\n"
       "that failed. SIGTERM and Ctrl-C reach every rank; a second one ends all at once.",
       "tandem ranks --per-node 2 -- trainer --config run.yaml --servers 127.0.0.1:50051");
-  sub->callback([flags, &chosen] { chosen = [flags] { return RunRanks(*flags); }; });
+  SetAction(*sub, chosen, [flags] { return RunRanks(*flags); });
 }
 
 }  // namespace tandem::cli

@@ -1,16 +1,14 @@
-// tandem run: rollout servers and a trainer on this machine, from one YAML file.
+// tandem run: starts rollout servers and a trainer on this machine from one YAML file.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cli/io/json_lines.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
-#include "cli/model/numerics_option.h"
 #include "cli/run/local_run.h"
 #include "cli/run_file/run_file.h"
-#include "cli/run_file/run_file_flags.h"
 #include "common/base/exit_codes.h"
 #include "common/options/command_line.h"
 
@@ -19,10 +17,7 @@ namespace {
 
 int Run(const LocalRunOptions& options) {
   const auto result = RunLocally(options);
-  if (!result.ok()) {
-    PrintFailure(result.status());
-    return ToInt(trainer::ExitCodeOf(result.status()));
-  }
+  if (!result.ok()) return FailUsage(result.status());
   if (options.dry_run) return 0;
   std::fprintf(stderr, "run: %s\n", result->run_directory.c_str());
   std::fputs(result->summary.AlertsLine().c_str(), stderr);
@@ -45,10 +40,10 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
            config->required(false);
            *reference = true;
          },
-         "print every knob of a run file, as Markdown")
+         "print every option of a run file, as Markdown")
       ->trigger_on_parse();
   AddRunSetFlag(sub, options->sets);
-  AddRunNumericsOption(sub, options->sets);
+  AddRunNumericsFlag(sub, options->sets);
   sub->add_flag(
       "--dry-run", options->dry_run,
       "start nothing: print the resolved configuration, what differs from the defaults, the plan,\n"
@@ -57,16 +52,15 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
       sub->add_flag("--resume", options->resume, "go on from the last checkpoint");
   sub->add_flag("--clean", options->clean, "delete what an earlier run of this name left")
       ->excludes(resume);
-  EndHelp(*sub,
-          "Logs of both processes: <run>/logs. Ctrl-C saves a checkpoint and ends; a second one "
-          "ends at once.",
-          "tandem run examples/demo.yaml --set trainer.steps=3 --set server.engine.dtype=fp32");
-  sub->callback([options, reference, &chosen] {
-    chosen = [options, reference] {
-      if (!*reference) return Run(*options);
-      std::fputs(RunFile::Reference().c_str(), stdout);
-      return 0;
-    };
+  EndHelp(
+      *sub,
+      "The logs of the processes are in <run>/logs. Ctrl-C saves a checkpoint and ends the run; a "
+      "second\none ends it at once.",
+      "tandem run examples/demo.yaml --set trainer.steps=3 --set server.engine.dtype=fp32");
+  SetAction(*sub, chosen, [options, reference] {
+    if (!*reference) return Run(*options);
+    std::fputs(RunFile::Reference().c_str(), stdout);
+    return 0;
   });
 }
 

@@ -1,9 +1,9 @@
-// tandem serve, tandem train: the programs rollout_server and trainer, which lie beside tandem.
-// They are programs of their own so that each loads only what it needs, and so that launchers start
-// them without this one; the two commands become them, with all that follows on the command line.
+// tandem serve, tandem train: execute the programs rollout_server and trainer, which are in the
+// directory of tandem, with the rest of the command line. They are separate programs so that each
+// loads only the libraries that it needs.
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
+#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -18,7 +18,7 @@
 namespace tandem::cli {
 namespace {
 
-// Returns only when the program cannot be started.
+// Replaces this process by the program. Returns only if it cannot be started.
 int Become(const std::string& program, std::vector<std::string> arguments) {
   const std::string path = ProgramDirectory() + "/" + program;
   std::vector<char*> argv = {const_cast<char*>(path.c_str())};
@@ -33,13 +33,11 @@ int Become(const std::string& program, std::vector<std::string> arguments) {
 void AddProgram(CLI::App& app, Action& chosen, const char* command, const std::string& program,
                 const char* description, const char* example) {
   CLI::App* sub = app.add_subcommand(command, description);
-  // Its flags are the program's own to read, --help among them.
+  // The program parses all its flags, --help among them.
   sub->set_help_flag();
   sub->prefix_command();
   EndHelp(*sub, "", example);
-  sub->callback([sub, program, &chosen] {
-    chosen = [sub, program] { return Become(program, sub->remaining()); };
-  });
+  SetAction(*sub, chosen, [sub, program] { return Become(program, sub->remaining()); });
 }
 
 }  // namespace

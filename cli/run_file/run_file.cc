@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/run_file/yaml_changes.h"
 #include "common/base/status_macros.h"
 #include "common/options/options.h"
 
@@ -75,16 +74,16 @@ std::vector<std::string> RunFile::input_paths() const {
   return paths;
 }
 
-void RunFile::UseThreads(int64_t of_rank, int64_t of_server) {
+void RunFile::UseThreads(int64_t rank_threads, int64_t server_threads) {
   int64_t& rank = impl_->trainer.learner.num_threads;
   int64_t& server = impl_->server.engine.num_threads;
-  if (rank == 0) rank = of_rank;
-  if (server == 0) server = of_server;
+  if (rank == 0) rank = rank_threads;
+  if (server == 0) server = server_threads;
 }
 
 std::vector<std::string> RunFile::Changes() const {
   const RunFile defaults(std::make_unique<Impl>());
-  return ChangedKnobs(defaults.ToYaml(), ToYaml());
+  return impl_->binder.ChangesFrom(defaults.impl_->binder);
 }
 
 std::string RunFile::ToYaml() const { return impl_->binder.ToYaml(); }

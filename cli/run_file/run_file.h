@@ -1,4 +1,4 @@
-// RunFile: the one YAML file of a run: sections `launch`, `server`, `trainer` and `drift.inject`
+// RunFile: the YAML file of a run, with sections `launch`, `server`, `trainer` and `drift.inject`
 // (faults of the server), each bound by its owner. `tandem run`, `demo` and `render` use it.
 #pragma once
 
@@ -17,8 +17,10 @@ namespace tandem::cli {
 
 class RunFile {
  public:
-  // Reads `path`, then the KEY=VALUE overrides in order. A server without a model gets the
-  // trainer's. Errors: those of OptionBinder; INVALID_ARGUMENT when no model is named.
+  // Reads `path` and then applies the KEY=VALUE overrides in order. A server without a model gets
+  // the trainer's.
+  //   INVALID_ARGUMENT, NOT_FOUND  as OptionBinder::LoadFile and Set
+  //   INVALID_ARGUMENT             no model is named, or options contradict each other
   static absl::StatusOr<std::unique_ptr<RunFile>> Load(const std::string& path,
                                                        const std::vector<std::string>& sets);
   ~RunFile();
@@ -30,17 +32,17 @@ class RunFile {
   std::string trainer_model() const;
   std::string run_directory() const;  // OUT/NAME
   int64_t num_steps() const;
-  std::vector<std::string> input_paths() const;  // what must be readable where processes start
+  std::vector<std::string> input_paths() const;  // must be readable where processes start
 
-  // Compute threads of a rank and of a server, where the file leaves them to the machine.
-  void UseThreads(int64_t of_rank, int64_t of_server);
+  // Sets the compute threads of a rank and of a server, unless the file sets them.
+  void UseThreads(int64_t rank_threads, int64_t server_threads);
 
   std::string ToYaml() const;  // resolved
 
-  // "trainer.steps: 3  (default 100)" for every knob that is not at its default.
+  // "trainer.steps: 3  (default 100)" for every option that does not have its default value.
   std::vector<std::string> Changes() const;
 
-  // Every knob with its default, as the page docs/configuration.md.
+  // Every option with its default, as the page docs/configuration.md.
   static std::string Reference();
 
  private:

@@ -66,7 +66,7 @@ Key ReadKey(const std::string& pem) {
   return Key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassphrase, nullptr));
 }
 
-// Without issuer, extensions and signature.
+// A certificate without issuer, extensions and signature.
 absl::StatusOr<Certificate> Blank(const std::string& common_name, EVP_PKEY* key,
                                   absl::Time not_before, absl::Time not_after) {
   Certificate certificate(X509_new());
@@ -101,7 +101,7 @@ absl::Status AddExtension(X509* certificate, X509* issuer, int nid, const std::s
   return absl::OkStatus();
 }
 
-// OpenSSL reads the names out of one text: what would be more than a name there is refused here.
+// OpenSSL parses the names from one text, so text that would be more than a name is refused.
 absl::StatusOr<std::string> AlternativeNames(const CertificateRequest& request) {
   std::vector<std::string> names;
   const auto only = [](const std::string& name, std::string_view punctuation) {

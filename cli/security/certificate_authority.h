@@ -1,5 +1,5 @@
-// CertificateAuthority: signs certificates for development and tests. What a cluster uses
-// (cert-manager, SPIRE) signs the same kind. OpenSSL stays behind this header.
+// CertificateAuthority: signs certificates for development and tests, of the same kind as those of
+// cert-manager or SPIRE in a cluster. OpenSSL stays behind this header.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace tandem::cli {
 
-// Both PEM; the key without a passphrase.
+// Certificate and key in PEM form; the key has no passphrase.
 struct CertifiedKey {
   std::string certificate, key;
 };
@@ -20,20 +20,20 @@ struct CertificateRequest {
   std::string common_name;
   std::vector<std::string> uris, dns, ips;  // subject alternative names
   bool serves = false, calls = false;       // extended key usage
-  absl::Time not_before, not_after;         // the latter is cut at the authority's own
+  absl::Time not_before, not_after;         // not_after is at most that of the authority
 };
 
 // Thread-compatible.
 class CertificateAuthority {
  public:
-  // A new one: ECDSA on P-256, signs leaves only.
+  // Makes a new authority with an ECDSA key on P-256. It may sign leaf certificates only.
   static absl::StatusOr<CertificateAuthority> Make(const std::string& common_name,
                                                    absl::Time not_before, absl::Time not_after);
-  //   INVALID_ARGUMENT  not a certificate and its key, in PEM without a passphrase
+  //   INVALID_ARGUMENT  `own` is not a certificate and its key, in PEM without a passphrase
   static absl::StatusOr<CertificateAuthority> Load(CertifiedKey own);
 
-  // With a new key of its own, also P-256.
-  //   INVALID_ARGUMENT  a name that is no DNS name, address or URI
+  // Signs a leaf certificate for a new key on P-256.
+  //   INVALID_ARGUMENT  a name is not a DNS name, address or URI
   absl::StatusOr<CertifiedKey> Sign(const CertificateRequest& request) const;
 
   const std::string& certificate() const { return own_.certificate; }

@@ -1,10 +1,9 @@
-// tandem certs: a certificate authority for development, and a TLS directory per role.
+// tandem certs: makes a certificate authority for development and a TLS directory per role.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
 
-#include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
 #include "cli/security/development_identities.h"
 #include "common/options/command_line.h"
@@ -21,9 +20,8 @@ struct CertsFlags {
 void PrintMade(const CertsFlags& flags) {
   const char* const out = flags.out.c_str();
   std::printf(
-      "FOR DEVELOPMENT: whoever reads %s/authority/ca.key can be anyone here. A cluster has its "
-      "own\n"
-      "authority (cert-manager, SPIRE): docs/security.md.\n\n"
+      "FOR DEVELOPMENT: whoever reads %s/authority/ca.key can act as any role. A cluster has its "
+      "own\nauthority (cert-manager, SPIRE): docs/security.md.\n\n"
       "  %s/rollout   of the rollout servers    server.tls\n"
       "  %s/trainer   of the trainer            trainer.tls\n"
       "  %s/client    samples and scores        --tls of tandem status, bench serve, drift "
@@ -74,39 +72,37 @@ void AddCertsCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = app.add_subcommand(
       "certs", "A certificate authority for development, and certificates for mutual TLS by role");
   CLI::Option* const out = sub->add_option("--out", flags->out, "directory to make, or to change");
-  // Its former place on the command line.
+  // The former form of --out.
   sub->add_option("directory", flags->out)->group("")->excludes(out)->each([](const std::string&) {
     std::fputs("tandem certs: the directory is named by --out now\n", stderr);
   });
   sub->add_option("--days", flags->names.days, "validity of the certificates")
       ->check(CLI::Range(1, 825))
       ->capture_default_str();
-  sub->add_option("--dns", flags->names.dns, "DNS name of the rollout servers, beside localhost");
+  sub->add_option("--dns", flags->names.dns,
+                  "DNS name of the rollout servers, in addition to localhost");
   sub->add_option("--ip", flags->names.ips,
-                  "address of the rollout servers, beside 127.0.0.1 and ::1");
+                  "address of the rollout servers, in addition to 127.0.0.1 and ::1");
   sub->add_option("--domain", flags->names.domain, "SPIFFE trust domain in every identity")
       ->capture_default_str();
-  CLI::Option* const renew = sub->add_flag(
-      "--renew", flags->renew,
-      "new certificates and keys under the authority in --out; say --dns, --ip and --domain again");
-  CLI::Option* const new_ca =
-      sub->add_flag("--new-ca", flags->new_ca,
-                    "a new authority beside the one in use: then --renew, then --drop-old-ca");
-  sub->add_flag("--drop-old-ca", flags->drop_old_ca, "end the trust in the authority before")
+  CLI::Option* const renew = sub->add_flag("--renew", flags->renew,
+                                           "new certificates and keys, signed by the authority in "
+                                           "--out; repeat --dns, --ip and --domain");
+  CLI::Option* const new_ca = sub->add_flag(
+      "--new-ca", flags->new_ca,
+      "a new authority, trusted in addition to the current one; then --renew, then --drop-old-ca");
+  sub->add_flag("--drop-old-ca", flags->drop_old_ca, "end the trust in the previous authority")
       ->excludes(renew)
       ->excludes(new_ca);
   renew->excludes(new_ca);
   EndHelp(
       *sub,
-      "The rollout server's names are for clients that check them, as Python's do; the project's "
-      "own ask\n"
-      "for the role in the certificate instead. docs/security.md goes through all of it.",
+      "Clients such as Python's check the names of the rollout server; the project's own check the "
+      "role\nin its certificate instead. docs/security.md explains all steps.",
       "tandem certs --out certs --dns rollout.example.org --days 30");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::Status status = Certs(*flags);
-      return status.ok() ? 0 : FailUsage(status);
-    };
+  SetAction(*sub, chosen, [flags] {
+    const absl::Status status = Certs(*flags);
+    return status.ok() ? 0 : FailUsage(status);
   });
 }
 

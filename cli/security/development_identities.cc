@@ -34,7 +34,7 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// A little in the past: clocks of machines differ.
+// A little in the past, because the clocks of machines differ.
 absl::Time Start() { return absl::Now() - absl::Minutes(5); }
 
 absl::StatusOr<CertificateAuthority> MakeAuthority(const std::string& out,
@@ -62,7 +62,7 @@ absl::StatusOr<CertificateAuthority> LoadAuthority(const std::string& out) {
   return CertificateAuthority::Load(std::move(own));
 }
 
-// What the roles trust: the authority, and the one before while it is there.
+// The authorities that the roles trust: the current one and, while it exists, the previous one.
 absl::StatusOr<std::string> Trusted(const std::string& out) {
   TANDEM_ASSIGN_OR_RETURN(std::string bundle, ReadFile(AuthorityFile(out)));
   if (!Exists(BeforeFile(out))) return bundle;
@@ -86,7 +86,7 @@ CertificateRequest RequestOf(rpc::Role role, const DevelopmentNames& names) {
                                 .calls = role != rpc::Role::kRollout,
                                 .not_before = Start(),
                                 .not_after = absl::Now() + absl::Hours(24 * names.days)};
-  if (role == rpc::Role::kRollout) {  // no other serves, so that no other has a name to serve at
+  if (role == rpc::Role::kRollout) {  // only servers have names at which they are called
     request.dns = {"localhost"};
     request.ips = {"127.0.0.1", "::1"};
     request.dns.insert(request.dns.end(), names.dns.begin(), names.dns.end());
@@ -95,7 +95,8 @@ CertificateRequest RequestOf(rpc::Role role, const DevelopmentNames& names) {
   return request;
 }
 
-// The key first: whoever looks between the two keeps what it has (common/rpc/tls_identity.h).
+// Writes the key first. A process that reads between the two writes sees a pair that does not
+// match, and keeps its identity (common/rpc/tls_identity.h).
 absl::Status WriteIdentity(const std::string& directory, const CertifiedKey& leaf) {
   TANDEM_RETURN_IF_ERROR(MakeDirectories(directory));
   TANDEM_RETURN_IF_ERROR(WritePrivateFile(directory + "/tls.key", leaf.key));

@@ -1,10 +1,9 @@
-// Development identities: a certificate authority in a directory, and one TLS directory per role
-// that it signed. `tandem certs` is this.
+// Identities for development: a certificate authority in a directory, and one TLS directory per
+// role with a certificate that the authority signed. `tandem certs` makes them.
 //
-//   OUT/authority/{ca.crt,ca.key}               signs; its key stays on the machine that made it
-//   OUT/authority/before.crt                    the one before, while it is still trusted
-//   OUT/{rollout,trainer,client,viewer}/        tls.crt, tls.key and ca.crt: for server.tls and so
-//   on
+//   OUT/authority/{ca.crt,ca.key}         the authority; its key stays on the machine that made it
+//   OUT/authority/before.crt              the previous authority, while it is still trusted
+//   OUT/{rollout,trainer,client,viewer}/  tls.crt, tls.key and ca.crt, for server.tls etc.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +16,28 @@ namespace tandem::cli {
 
 struct DevelopmentNames {
   std::string domain = "development.invalid";  // SPIFFE trust domain
-  std::vector<std::string> dns, ips;           // of the rollout server, beside localhost
-  int64_t days = 30;                           // leaves; the authority: at least a year
+  std::vector<std::string> dns, ips;           // of the rollout server, in addition to localhost
+  int64_t days = 30;                           // of the leaves; an authority has at least a year
 };
 
-// Errors of all: INVALID_ARGUMENT (names), those of the file system (file_system.h).
+// All functions also return INVALID_ARGUMENT for bad names, and errors of the file system
+// (file_system.h).
 
-//   ALREADY_EXISTS  an authority is there
+// Makes an authority and the identities of all roles.
+//   ALREADY_EXISTS  the directory has an authority or a role
 absl::Status MakeIdentities(const std::string& out, const DevelopmentNames& names);
 
-// New keys and certificates of every role under the authority that is there.
-//   NOT_FOUND  none is
+// Makes new keys and certificates for every role with the existing authority.
+//   NOT_FOUND  there is no authority
 absl::Status RenewIdentities(const std::string& out, const DevelopmentNames& names);
 
-// A change of authority that no connection notices is made in three steps, each after every process
-// has taken the one before: a new authority that all trust beside the one in use; RenewIdentities,
-// which uses it; and the end of trust in the one before.
-//   FAILED_PRECONDITION  NewAuthority: one before is still trusted
+// Changes the authority without breaking a connection, in three steps. Before each next step, all
+// processes must have taken the files of the step before. NewAuthority makes a new authority, which
+// all roles trust in addition to the old one; RenewIdentities signs with it; DropAuthorityBefore
+// ends the trust in the old one.
+//   FAILED_PRECONDITION  the previous authority is still trusted
 absl::Status NewAuthority(const std::string& out, const DevelopmentNames& names);
-//   FAILED_PRECONDITION  a role's certificate is of the one before
+//   FAILED_PRECONDITION  a role's certificate was signed by the old authority
 absl::Status DropAuthorityBefore(const std::string& out);
 
 }  // namespace tandem::cli

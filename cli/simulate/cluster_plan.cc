@@ -2,19 +2,25 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
+#include "rollout_server/engine/sampling/philox.h"
 
 namespace tandem::simulate {
 namespace {
 
 double Share(int64_t gpus) { return static_cast<double>(gpus - 1) / static_cast<double>(gpus); }
 
-// Masters and gradients in fp32 (docs/scaling.md), weights to compute with in bf16, two moments.
+// fp32 masters and gradients (docs/scaling.md), bf16 weights for the computation, and two fp32
+// moments.
 double TrainerBytes(const ModelShape& shape, int64_t gpus, Sharding sharding, const Constants& c) {
   const auto ranks = static_cast<double>(gpus);
   const double state =
@@ -36,7 +42,7 @@ ServerSpeed Speed(const ModelShape& shape, const Constants& c) {
                static_cast<double>(shape.hidden) /
                (c["nvlink_bytes_per_second"] * c["link_fraction"]);
   }
-  const double turn = read / per_row;  // completions from which products bind
+  const double turn = read / per_row;  // with more completions, products take longer than reads
   const auto knot = [&](double batch) {
     return ServerSpeed::Knot{batch, fixed + exchange * batch + std::max(read, per_row * batch)};
   };
@@ -45,9 +51,9 @@ ServerSpeed Speed(const ModelShape& shape, const Constants& c) {
   speed.seconds_per_context_token = shape.kv_bytes_per_token() / bandwidth;
   speed.prefill_tokens_per_second =
       gpus * c["device_flops"] * c["prefill_fraction"] / (2 * shape.parameters);
-  // Live weights and the staged ones of a push.
-  const double room = gpus * c["hbm_bytes"] * c["usable_memory_fraction"] - 4 * shape.parameters;
-  speed.kv_tokens = static_cast<int64_t>(std::max(0.0, room) / shape.kv_bytes_per_token());
+  // The live weights and the staged weights of a push.
+  const double memory = gpus * c["hbm_bytes"] * c["usable_memory_fraction"] - 4 * shape.parameters;
+  speed.kv_tokens = static_cast<int64_t>(std::max(0.0, memory) / shape.kv_bytes_per_token());
   speed.max_sequences = 1 << 20;  // KV bounds it
   return speed;
 }
@@ -68,7 +74,7 @@ TrainerSeconds TrainCost::operator()(int64_t step, const Sampled& sampled) const
   const auto packed = static_cast<double>(sampled.packed_tokens);
   const double share = std::max(packed / static_cast<double>(ranks),
                                 static_cast<double>(sampled.longest + workload.prompt_tokens));
-  // A token attends to half its completion and the prompt, on the mean.
+  // On average, a token attends to the prompt and half its completion.
   const double context = static_cast<double>(workload.prompt_tokens) +
                          static_cast<double>(sampled.tokens) /
                              static_cast<double>(workload.prompts * workload.group) / 2;
@@ -81,7 +87,8 @@ TrainerSeconds TrainCost::operator()(int64_t step, const Sampled& sampled) const
     const double microbatches = std::ceil(share / c["microbatch_tokens"]);
     const bool full = sharding == Sharding::kFull;
     const double comm = Share(ranks) * 8 * shape.parameters * (full ? microbatches : 1) / link;
-    // ZeRO-1 sums during the last microbatch's backward pass; sharded layers are fetched all along.
+    // ZeRO-1 sums during the backward pass of the last microbatch. Sharded layers are gathered
+    // throughout the step.
     const double window = full ? cost.compute : cost.compute * 2 / 3 / microbatches;
     cost.reduce = comm - std::min(comm * c["hidden_fraction"], window);
   }
@@ -128,28 +135,28 @@ absl::StatusOr<ClusterPlan> PlanCluster(const ModelShape& shape, int64_t trainer
   TANDEM_ASSIGN_OR_RETURN(const LengthDistribution lengths,
                           LengthDistribution::Parse(workload.lengths));
   ClusterPlan plan;
-  const double room = constants["hbm_bytes"] * constants["usable_memory_fraction"];
+  const double memory = constants["hbm_bytes"] * constants["usable_memory_fraction"];
   for (const Sharding sharding : {Sharding::kZero1, Sharding::kFull}) {
     plan.sharding = sharding;
     plan.trainer_bytes = TrainerBytes(shape, trainer_gpus, sharding, constants);
-    if (plan.trainer_bytes <= room) break;
+    if (plan.trainer_bytes <= memory) break;
   }
-  if (plan.trainer_bytes > room) {
+  if (plan.trainer_bytes > memory) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%s on %d trainer GPUs needs %.0f GB of each, of %.0f", shape.name,
-                        trainer_gpus, plan.trainer_bytes / 1e9, room / 1e9));
+                        trainer_gpus, plan.trainer_bytes / 1e9, memory / 1e9));
   }
   PairPlan& pair = plan.pair;
   pair.server = Speed(shape, constants);
   if (pair.server.kv_tokens < workload.prompt_tokens + 1) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(shape.name, " leaves no room for KV on ", shape.tensor_parallel, " GPUs"));
+        absl::StrCat(shape.name, " leaves no memory for KV on ", shape.tensor_parallel, " GPUs"));
   }
   pair.steps = workload.max_staleness + 1 + workload.steps;
   pair.prompts_per_step = workload.prompts;
   pair.max_staleness = workload.max_staleness;
   pair.servers = rollout_gpus / shape.tensor_parallel;
-  // Enough that a server never waits for the trainer's client; KV bounds what runs.
+  // Enough that a server never waits for the trainer's client. KV limits what runs.
   pair.groups_in_flight = (workload.max_staleness + 1) * workload.prompts / pair.servers + 1;
   pair.pause_seconds = constants["pause_seconds"];
   pair.work = [workload, lengths](int64_t group) {
@@ -161,6 +168,61 @@ absl::StatusOr<ClusterPlan> PlanCluster(const ModelShape& shape, int64_t trainer
   };
   pair.trainer = TrainCost{shape, trainer_gpus, plan.sharding, pair.servers, workload, constants};
   return plan;
+}
+
+absl::StatusOr<LengthDistribution> LengthDistribution::Parse(const std::string& text) {
+  const auto refused = [&] {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text,
+        "', want fixed:N, uniform:LOW-HIGH or lognormal:MEAN:SIGMA:LIMIT, lengths of 1 "
+        "to 1000000 tokens"));
+  };
+  const std::vector<std::string> parts = absl::StrSplit(text, absl::ByAnyChar(":-"));
+  std::vector<double> numbers;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    double number = 0;
+    if (!absl::SimpleAtod(parts[i], &number) || !std::isfinite(number)) return refused();
+    numbers.push_back(number);
+  }
+  const auto is_length = [](double n) { return n >= 1 && n <= 1e6; };
+  LengthDistribution out;
+  if (parts[0] == "fixed" && numbers.size() == 1 && is_length(numbers[0])) {
+    out.a_ = numbers[0];
+  } else if (parts[0] == "uniform" && numbers.size() == 2 && is_length(numbers[0]) &&
+             is_length(numbers[1]) && numbers[0] <= numbers[1]) {
+    out.kind_ = Kind::kUniform;
+    out.a_ = numbers[0];
+    out.b_ = numbers[1];
+  } else if (parts[0] == "lognormal" && numbers.size() == 3 && is_length(numbers[0]) &&
+             numbers[1] >= 0 && numbers[1] <= 4 && is_length(numbers[2])) {
+    out.kind_ = Kind::kLogNormal;
+    out.a_ = std::log(numbers[0]) - numbers[1] * numbers[1] / 2;
+    out.b_ = numbers[1];
+    out.limit_ = static_cast<int64_t>(numbers[2]);
+  } else {
+    return refused();
+  }
+  return out;
+}
+
+int64_t LengthDistribution::Draw(uint64_t seed, int64_t group, int64_t member) const {
+  const rollout::PhiloxCounter bits =
+      rollout::Philox4x32({static_cast<uint32_t>(member), static_cast<uint32_t>(group),
+                           static_cast<uint32_t>(group >> 32), 0},
+                          {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const double u = rollout::UniformFromBits(static_cast<uint64_t>(bits[0]) << 32 | bits[1]);
+  const double v = rollout::UniformFromBits(static_cast<uint64_t>(bits[2]) << 32 | bits[3]);
+  switch (kind_) {
+    case Kind::kFixed:
+      return static_cast<int64_t>(a_);
+    case Kind::kUniform:
+      return static_cast<int64_t>(a_ + u * (b_ - a_ + 1));
+    case Kind::kLogNormal:
+      break;
+  }
+  // The Box-Muller transform.
+  const double normal = std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+  return std::clamp<int64_t>(std::llround(std::exp(a_ + b_ * normal)), 1, limit_);
 }
 
 }  // namespace tandem::simulate

@@ -1,10 +1,11 @@
-// Constants of the simulation: every number with its unit and where it is from: measured (by which
-// command), published (by whom) or assumed (with a range). Two tables: of a cluster that was only
-// read about, and of one machine whose runs are checked. A JSON file overrides values by name:
+// Constants of the simulation. Every number has a unit and an origin: measured (by which command),
+// published (by whom) or assumed (with a range). One table is for a cluster, from published
+// numbers, and one for a machine whose runs are compared with their simulation. A JSON file
+// overrides values by name:
 //
 //   {"link_fraction": {"value": 0.7, "source": "all_gather_perf of our cluster, 2026-12-01"}}
 //
-// Pure but for ReadConstants.
+// Pure except ReadConstants.
 #pragma once
 
 #include <string>
@@ -24,21 +25,22 @@ struct Constant {
   std::string unit;
   Origin origin = Origin::kAssumed;
   std::string source;
-  double low = 0, high = 0;  // of an assumption: what it could as well be; both 0: not varied
+  double low = 0, high = 0;  // the plausible range of an assumption; both 0: it is not varied
 };
 
 class Constants {
  public:
   explicit Constants(std::vector<Constant> table) : table_(std::move(table)) {}
 
-  // A name that is not in the table is a TANDEM_CHECK.
+  // An unknown name is a TANDEM_CHECK.
   double operator[](std::string_view name) const;
   const std::vector<Constant>& table() const { return table_; }
   void Set(std::string_view name, double value);
 
-  // Reads values over those of the table; each needs a source.
-  //   INVALID_ARGUMENT  not JSON; an unknown name (with the nearest); no number, one that is not
-  //                     positive (zero where the default is zero, too), or no source
+  // Overrides values of the table. `place` is for messages.
+  //   INVALID_ARGUMENT  the text is not JSON; a name is unknown (with the nearest); a value is not
+  //                     a number or not positive (zero is allowed if the default is zero); a value
+  //                     has no source
   absl::Status Override(const std::string& json, const std::string& place);
 
   std::string ToJson() const;
@@ -50,11 +52,12 @@ class Constants {
 
 // An H100 SXM cluster with InfiniBand NDR.
 Constants ClusterConstants();
-// The machine a run was made on. Its values are those of one measurement with this repository's
-// benchmarks; another machine needs its own (docs/research/scaling_on_paper.md).
+// The machine of a recorded run. The values were measured once with this repository's benchmarks.
+// Another machine needs its own (docs/research/scaling_on_paper.md).
 Constants MachineConstants();
 
-//   NOT_FOUND         no such file
+// Overrides `constants` with the values in a file.
+//   NOT_FOUND         there is no such file
 //   INVALID_ARGUMENT  as Override
 absl::Status ReadConstants(const std::string& path, Constants* constants);
 

@@ -37,7 +37,7 @@ class Simulation {
 
   int64_t step() const { return static_cast<int64_t>(result_.steps.size()); }
 
-  // The share of a machine's cores that one busy process gets.
+  // The share of the machine's cores that one busy process gets.
   double Rate() const {
     if (!plan_.shared_machine) return 1;
     const auto busy =
@@ -60,11 +60,11 @@ class Simulation {
   const PairPlan& plan_;
   std::vector<ServerLoss> losses_;
   std::vector<Server> servers_;
-  std::set<std::pair<double, size_t>> events_;  // by time, of servers
+  std::set<std::pair<double, size_t>> events_;  // (time, server)
   double now_ = 0, rate_ = 1;
 
-  std::deque<GroupWork> queue_;            // asked for, at no server
-  std::map<int64_t, GroupWork> finished_;  // by id, not trained on yet
+  std::deque<GroupWork> queue_;            // groups that wait for a server
+  std::map<int64_t, GroupWork> finished_;  // by id, before they are trained on
   std::map<int64_t, int64_t> finished_of_step_;
   int64_t next_group_ = 0, installed_steps_ = 0, slots_taken_ = 0;
 
@@ -74,7 +74,7 @@ class Simulation {
   PairResult result_;
 };
 
-// Brings server i up to now.
+// Advances server i to the current time.
 void Simulation::Catch(size_t i) {
   Server& server = servers_[i];
   const double seconds = (now_ - server.updated_at) * rate_;
@@ -108,7 +108,7 @@ void Simulation::Take(std::vector<GroupWork> ended) {
   }
 }
 
-// Groups go to the server that has the fewest, while one has room.
+// Sends waiting groups to the server with the fewest, until all servers are full.
 void Simulation::Dispatch() {
   while (!queue_.empty()) {
     size_t best = servers_.size();
@@ -236,7 +236,7 @@ absl::StatusOr<PairResult> Simulation::Run() {
       Schedule(i);
     } else {
       const bool installs = phase_ == Phase::kInstall;
-      if (installs) CatchAll();  // what was decoded before is of the version before
+      if (installs) CatchAll();  // tokens decoded before now have the previous version
       EndPhase();
       if (installs) ScheduleAll();
     }

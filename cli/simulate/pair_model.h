@@ -1,14 +1,16 @@
-// PairModel: trainer and rollout servers as a discrete-event simulation, ordered as the program is:
+// SimulatePair: a discrete-event simulation of the trainer and the rollout servers. The trainer
+// repeats:
 //
-//   ask for a group per free slot | wait for the P groups of the step | train | prepare, send,
-//   install the weights | slots of the step are free | record | ask ...
+//   ask for a group per free slot | wait for the P groups of the step | train | prepare, send and
+//   install the weights | free the slots of the step | record
 //
-// The trainer does one of these at a time (trainer/trainer.cc); servers sample whenever they have
-// groups. There are (S+1)*P slots; one is taken when a group is asked for, and freed when the
-// servers have installed what the group helped to make (trainer/experience/experience_buffer.h), so with S = 0
-// nothing overlaps, and with S >= 1 sampling goes on while the trainer trains. A step trains groups
-// kP .. kP+P-1, so it waits for the last of them. Every server has up to `groups_in_flight`; a
-// group that was asked for waits for the next that has room (rollout_client.h).
+// It does one of these at a time (trainer/trainer.cc), and servers sample whenever they have
+// groups. There are (S+1)*P slots. A slot is taken when a group is asked for, and freed when the
+// servers have installed the weights that the group helped to make
+// (trainer/experience/experience_buffer.h). So with S = 0 nothing overlaps, and with S >= 1 servers
+// sample while the trainer trains. Step k trains groups kP to kP+P-1, so it waits for the last of
+// them. A server has at most `groups_in_flight` groups, and further groups wait for a free place
+// (rollout_client.h).
 //
 // Pure: no clock, no thread, no random number.
 #pragma once
@@ -23,22 +25,22 @@
 
 namespace tandem::simulate {
 
-// Seconds of the trainer alone on its machine.
+// Durations of the trainer's work on a machine of its own.
 struct TrainerSeconds {
   double compute = 0;  // forward, backward, optimizer
-  double reduce = 0;   // sums and gathers over ranks that are not hidden behind compute
+  double reduce = 0;   // collectives of the ranks that do not overlap with compute
   double prepare = 0;  // cast, digests, deltas
   double send = 0;
-  double install = 0;  // digests and packing at the servers, which decode meanwhile
+  double install = 0;  // digests and packing at the servers, which continue to decode
   double record = 0;   // between the push and the next request: metrics, checkpoints
 
   double push() const { return prepare + send + install; }
 };
 
-// What a step trains on.
+// The tokens on which a step trains.
 struct Sampled {
   int64_t tokens = 0;         // of completions
-  int64_t packed_tokens = 0;  // and the prompt of each group once
+  int64_t packed_tokens = 0;  // the same and the prompt of each group once
   int64_t longest = 0;        // completion
 };
 
@@ -54,27 +56,28 @@ struct PairPlan {
   int64_t servers = 1;
   int64_t groups_in_flight = 8;  // of a server
   ServerSpeed server;
-  double pause_seconds = 0;  // of every server's decoding, at the end of a push
-  // All processes share the cores of one machine: each that is busy gets an equal part.
+  double pause_seconds = 0;  // for which every server stops decoding at the end of a push
+  // All processes share the cores of one machine, and each busy one gets an equal part.
   bool shared_machine = false;
-  std::vector<ServerLoss> losses;  // its groups start anew at another server
+  std::vector<ServerLoss> losses;  // the groups of a lost server restart at another one
 
-  // Group id -> its prompt and lengths; asked once a group. `version` is filled in.
+  // Returns the prompt and lengths of a group. It is called once per group, and `version` is set
+  // later.
   std::function<GroupWork(int64_t group)> work;
-  // Step (from 0) and what was sampled for it -> what it costs.
+  // Returns the durations of a step (counted from 0) that trains on `sampled`.
   std::function<TrainerSeconds(int64_t step, const Sampled& sampled)> trainer;
 };
 
-// One train step, as metrics.jsonl states it.
+// One train step, with the durations of metrics.jsonl.
 struct StepTimes {
   double rollout = 0;  // waiting for groups
   double train = 0, push = 0, record = 0;
-  double begin = 0, end = 0;  // of all, since the start
-  TrainerSeconds alone;       // what the trainer would take on a machine of its own
+  double begin = 0, end = 0;  // of the whole step, since the start of the run
+  TrainerSeconds alone;       // without processes that share the machine
   Sampled sampled;
-  double mean_staleness = 0;  // over groups, of the oldest token
+  double mean_staleness = 0;  // of the oldest token of a group, over groups
   int64_t max_staleness = 0;
-  int64_t slots_taken = 0;  // at its largest since the step before
+  int64_t slots_taken = 0;  // the largest number since the previous step
 
   double step() const { return rollout + train + push; }  // time/step: record comes after it
   double period() const { return end - begin; }
@@ -88,11 +91,11 @@ struct PairResult {
 };
 
 // Runs `plan.steps` train steps.
-//   INVALID_ARGUMENT     no steps, prompts, servers or groups in flight; a negative staleness
-//   UNAVAILABLE          all servers are lost
+//   INVALID_ARGUMENT  steps, prompts, servers or groups in flight are 0, or staleness is negative
+//   UNAVAILABLE       all servers are lost
 absl::StatusOr<PairResult> SimulatePair(const PairPlan& plan);
 
-// Mean over steps [first, steps.size()): what a run settles to. `first` < steps.size().
+// The mean over steps [first, steps.size()), the steady state of a run. `first` < steps.size().
 StepTimes MeanOf(const PairResult& result, size_t first);
 
 }  // namespace tandem::simulate

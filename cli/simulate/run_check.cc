@@ -25,7 +25,7 @@ absl::StatusOr<double> Number(const nlohmann::json& line, const char* key,
   return line[key].get<double>();
 }
 
-// As many tokens as `mean` says, the longest as long as `max` says, the others alike.
+// Lengths with the given mean and maximum, all equal except the longest.
 std::vector<std::vector<int64_t>> EvenLengths(int64_t prompts, int64_t group, double mean,
                                               int64_t max) {
   const int64_t count = prompts * group;
@@ -71,7 +71,7 @@ absl::Status ReadSettings(const std::string& config, const std::string& place, R
   TANDEM_ASSIGN_OR_RETURN(run->max_staleness, Setting(document, place, "trainer.max_staleness"));
   TANDEM_ASSIGN_OR_RETURN(run->groups_in_flight,
                           Setting(document, place, "trainer.client.groups_in_flight"));
-  // Runs that no launcher started have these sections elsewhere.
+  // Runs that were started without the launcher do not have these sections in config.yaml.
   run->servers = Setting(document, place, "launch.num_servers").value_or(1);
   run->max_sequences = Setting(document, place, "server.engine.max_batch_sequences").value_or(64);
   if (run->prompts < 1 || run->group < 1 || run->servers < 1) {
@@ -97,7 +97,7 @@ absl::StatusOr<RecordedStep> ReadStep(const nlohmann::json& line, const Recorded
   return step;
 }
 
-// Lengths of rollouts/step_N.jsonl over the even ones; groups that failed are not in it.
+// Replaces even lengths by those of rollouts/step_N.jsonl, which has no failed groups.
 absl::Status ReadLengths(const std::string& path, RecordedStep* step) {
   const auto text = ReadFile(path);
   if (!text.ok()) return absl::OkStatus();
@@ -138,7 +138,7 @@ PairPlan PlanOf(const RecordedRun& run, const Constants& c, const Scales& scales
   plan.server.max_sequences = run.max_sequences;
   const auto prompt = static_cast<int64_t>(c["prompt_tokens"]);
   plan.work = [&run, prompt](int64_t group) {
-    // What was sampled beyond the last step is not recorded: as in the last.
+    // Groups for steps after the last are not recorded, so they get the lengths of the last.
     const auto step = std::min(static_cast<size_t>(group / run.prompts), run.steps.size() - 1);
     return GroupWork{.prompt_tokens = prompt,
                      .lengths = run.steps[step].lengths[static_cast<size_t>(group % run.prompts)]};

@@ -1,7 +1,7 @@
-// A real run beside its simulation: what a run directory states of each step that is no time
-// (lengths, bytes of the push, settings) goes into the model, times come out and are compared with
-// the run's own. The run must have had one machine to itself: its processes share the cores. Used
-// by bench_simulate.cc. Pure but for ReadRun.
+// Compares a recorded run with its simulation. The simulation gets what the run directory says
+// about each step except durations (lengths, bytes of the push, settings), and its durations are
+// compared with those of the run. The processes of the run must have shared one machine with
+// nothing else. bench_simulate.cc uses it. Pure except ReadRun.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,9 @@ namespace tandem::simulate {
 
 struct RecordedStep {
   int64_t step = 0;
-  std::vector<std::vector<int64_t>>
-      lengths;                             // by group; of rollouts/step_N.jsonl where it is there
-  double wire_bytes = 0, dense_bytes = 0;  // of the push, over all servers
-  double rollout = 0, update = 0, push = 0, whole = 0;  // seconds, of time/
+  std::vector<std::vector<int64_t>> lengths;            // by group
+  double wire_bytes = 0, dense_bytes = 0;               // of the push, over all servers
+  double rollout = 0, update = 0, push = 0, whole = 0;  // time/... in seconds
 };
 
 struct RecordedRun {
@@ -28,17 +27,17 @@ struct RecordedRun {
   std::vector<RecordedStep> steps;
 };
 
-// Of metrics.jsonl and config.yaml; `rollouts` of a step may be missing: then its completions are
-// as long as each other, but for the longest.
-//   NOT_FOUND         no such file
-//   INVALID_ARGUMENT  what cannot be read, with its place; steps that are not 1, 2, 3, ...
+// Reads metrics.jsonl, config.yaml and rollouts/step_N.jsonl. If the rollouts of a step are
+// missing, its completions get the recorded mean length, except the longest one.
+//   NOT_FOUND         there is no such file
+//   INVALID_ARGUMENT  a file (with the place) cannot be read, or steps are not 1, 2, 3, ...
 absl::StatusOr<RecordedRun> ReadRun(const std::string& directory);
 
-// The lines of metrics.jsonl and the text of config.yaml. Errors as ReadRun.
+// The same from the texts of metrics.jsonl and config.yaml. Errors are those of ReadRun.
 absl::StatusOr<RecordedRun> ParseRun(const std::string& metrics, const std::string& config,
                                      const std::string& place);
 
-// How much slower than by the constants each part is.
+// How much slower each part is than the constants predict.
 struct Scales {
   double rollout = 1, update = 1, push = 1;
 };
@@ -51,19 +50,19 @@ struct CheckResult {
   std::vector<CheckedStep> steps;
   Scales scales;
 
-  // Predicted over real less 1, of the sum over steps from the second on (the first warms up; with
-  // only one, of that).
+  // Predicted over recorded time, minus 1, of the sum over steps from the second on, because the
+  // first warms up. A run of one step counts.
   double Error() const;
-  double MeanAbsoluteError() const;  // of steps, likewise
+  double MeanAbsoluteError() const;  // over the same steps
 };
 
-//   INVALID_ARGUMENT  a run without steps
+//   INVALID_ARGUMENT  the run has no steps
 absl::StatusOr<CheckResult> CheckRun(const RecordedRun& run, const Constants& machine,
                                      const Scales& scales);
 
-// Scales with which `run` is predicted right on the whole, from the second step on.
-//   INVALID_ARGUMENT  fewer than two steps; max_staleness > 0: time/rollout is then no time of
-//   sampling
+// The scales with which the prediction has the right sums over steps from the second on.
+//   INVALID_ARGUMENT  the run has fewer than two steps, or max_staleness > 0, so that time/rollout
+//                     is not the time of sampling
 absl::StatusOr<Scales> FitScales(const RecordedRun& run, const Constants& machine);
 
 std::string ToText(const CheckResult& result);

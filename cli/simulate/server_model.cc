@@ -9,7 +9,7 @@
 namespace tandem::simulate {
 namespace {
 
-constexpr double kStepTolerance = 1e-6;  // of a step: rounding of sums of seconds
+constexpr double kStepTolerance = 1e-6;  // in steps, for rounding of sums of seconds
 constexpr double kSecondsTolerance = 1e-9;
 
 }  // namespace
@@ -39,7 +39,7 @@ void ServerModel::Admit() {
   while (!waiting_.empty()) {
     GroupWork& next = waiting_.front();
     const auto members = static_cast<int64_t>(next.lengths.size());
-    const bool alone = groups_.empty();  // what does not fit even alone runs alone
+    const bool alone = groups_.empty();  // a group that never fits runs alone
     const bool fits =
         admitted_sequences_ + members <= speed_.max_sequences &&
         (speed_.kv_tokens == 0 || reserved_kv_ + next.kv_tokens() <= speed_.kv_tokens);
@@ -60,7 +60,7 @@ void ServerModel::Admit() {
   if (debt_ <= 0) Join();
 }
 
-// Prompts are done: their members decode from here on. The prompt's pass drew the first token.
+// The prompts are done, and their members decode from now on. The first token came with the prompt.
 void ServerModel::Join() {
   for (const int64_t id : joining_) {
     InFlight& group = groups_[id];
@@ -74,7 +74,7 @@ void ServerModel::Join() {
   joining_.clear();
 }
 
-// n steps of B completions from C tokens of context take n s(B) + kv (n C + B n^2 / 2).
+// n steps of B completions with C tokens of context take n s(B) + kv (n C + B n^2 / 2) seconds.
 double ServerModel::SecondsToEvent() const {
   if (debt_ > 0) return debt_;
   if (running_.empty()) return std::numeric_limits<double>::infinity();
@@ -90,7 +90,7 @@ double ServerModel::StepsIn(double seconds) const {
   const double square = speed_.seconds_per_context_token * batch / 2;
   const double left = std::max(0.0, running_.top().step - steps_);
   if (linear <= 0 && square <= 0) return left;
-  // The positive root of square n^2 + linear n = seconds, in the form that does not cancel.
+  // The positive root of square n^2 + linear n = seconds, in the form without cancellation.
   const double n = 2 * seconds / (linear + std::sqrt(linear * linear + 4 * square * seconds));
   return std::min(n, left);
 }
@@ -128,7 +128,7 @@ std::vector<GroupWork> ServerModel::TakeEnded() {
     ended.push_back(std::move(group->second.work));
     groups_.erase(group);
   }
-  if (running_.empty()) context_ = 0;  // and no rounding stays
+  if (running_.empty()) context_ = 0;  // removes rounding errors
   Admit();
   return ended;
 }

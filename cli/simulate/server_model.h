@@ -1,11 +1,11 @@
-// ServerModel: a rollout server as the simulation sees it: groups wait, their prompt is computed,
-// their members decode together, each step at a cost that depends on how many run and on the KV
-// they read. Used by pair_model.cc. Pure; Thread-compatible. Memory: one entry a completion in
-// flight.
+// ServerModel: a model of a rollout server for the simulation. Groups wait, their prompts are
+// computed, and their members decode together. The duration of a decode step depends on how many
+// completions run and on the KV that they read. pair_model.cc uses it. Pure. Thread-compatible.
+// Memory: one entry per completion in flight.
 //
-// Differences from the engine, on purpose: a prompt stops decoding until it is computed (the engine
-// mixes both in one step, at the same total of work), steps are continuous, and a group's KV is
-// reserved at its true size (the engine learns a share of the worst case).
+// It differs from the engine in three ways: decoding stops while a prompt is computed (the engine
+// mixes both in one step, with the same total work), steps are continuous, and the KV of a group is
+// reserved with its true size (the engine estimates it as a share of the worst case).
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,26 @@
 
 namespace tandem::simulate {
 
-// What a server costs. Seconds are of the server alone on its machine.
+// The speed of a server on a machine of its own.
 struct ServerSpeed {
   struct Knot {
     double batch = 1;         // completions that decode together
-    double step_seconds = 0;  // of one step of them
+    double step_seconds = 0;  // duration of one step
   };
-  std::vector<Knot> knots;  // by rising batch; straight lines between and beyond, never less than 0
-  double seconds_per_context_token = 0;  // of a step, for each token of KV it reads
-  double prefill_tokens_per_second = 0;  // 0: prompts cost nothing
-  int64_t max_sequences = 64;            // that decode together
-  int64_t kv_tokens = 0;                 // room; 0: without bound
+  std::vector<Knot> knots;  // by rising batch; linear between and beyond, never negative
+  double seconds_per_context_token = 0;  // added to a step for each token of KV that it reads
+  double prefill_tokens_per_second = 0;  // 0: prompts take no time
+  int64_t max_sequences = 64;            // completions that decode together
+  int64_t kv_tokens = 0;                 // capacity; 0: unlimited
 
-  // One decode step of `batch` completions without its KV.
+  // The duration of a decode step of `batch` completions, without reading KV.
   double StepSeconds(double batch) const;
 };
 
 struct GroupWork {
   int64_t group = 0;
   int64_t prompt_tokens = 0;     // computed and kept once for the group
-  std::vector<int64_t> lengths;  // tokens of each completion, the first drawn with the prompt
+  std::vector<int64_t> lengths;  // tokens per completion; the first one comes with the prompt
   int64_t version = 0;           // the server's, when the group was admitted
 
   int64_t kv_tokens() const;
@@ -48,14 +48,14 @@ class ServerModel {
 
   void Submit(GroupWork work);
 
-  // Work until something changes (a prompt is done, a completion ends); infinite when idle.
+  // Seconds of work until a prompt is done or a completion ends. Infinite if it is idle.
   double SecondsToEvent() const;
-  // Works `seconds`, at most SecondsToEvent(). Returns the groups that ended with it.
+  // Works for `seconds`, at most SecondsToEvent(). Returns the groups that ended.
   std::vector<GroupWork> Advance(double seconds);
 
-  void Stall(double seconds) { debt_ += busy() ? seconds : 0; }  // no step can run
+  void Stall(double seconds) { debt_ += busy() ? seconds : 0; }  // decoding stops meanwhile
   void SetVersion(int64_t version) { version_ = version; }
-  // Gives back all groups in flight: the server is lost.
+  // Returns all groups in flight, because the server is lost.
   std::vector<GroupWork> Lose();
 
   bool busy() const { return debt_ > 0 || !running_.empty(); }
@@ -65,7 +65,7 @@ class ServerModel {
   double busy_seconds() const { return busy_seconds_; }
   double prefill_seconds() const { return prefill_seconds_; }
   double decoded_tokens() const { return decoded_tokens_; }
-  // Mean number of completions that decode together, over decode steps.
+  // The mean number of completions that decode together, over decode steps.
   double mean_batch() const { return steps_ > 0 ? decoded_tokens_ / steps_ : 0; }
 
  private:
@@ -89,7 +89,7 @@ class ServerModel {
   const ServerSpeed speed_;
   std::deque<GroupWork> waiting_;
   std::map<int64_t, InFlight> groups_;  // admitted
-  std::vector<int64_t> joining_;        // admitted, prompt not done
+  std::vector<int64_t> joining_;        // admitted, but the prompt is not done
   std::priority_queue<Ending, std::vector<Ending>, std::greater<>> running_;
   int64_t admitted_sequences_ = 0, reserved_kv_ = 0, version_ = 0;
   double steps_ = 0;    // decode steps so far

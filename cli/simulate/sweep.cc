@@ -11,7 +11,7 @@
 namespace tandem::simulate {
 namespace {
 
-// What a settled step waits for longest.
+// What takes longest in a step of the steady state.
 std::string Binds(const StepTimes& step, const ServerSpeed& server) {
   const double alone = static_cast<double>(step.sampled.longest) * server.StepSeconds(1);
   const double period = step.period();
@@ -55,7 +55,7 @@ absl::StatusOr<SplitResult> RunSplit(const ModelShape& shape, int64_t trainer_gp
   out.rollout_gpus = rollout_gpus;
   out.sharding = plan.sharding;
   out.prompts = workload.prompts;
-  // The pipe fills during the first S + 1 steps.
+  // The pipeline fills during the first S + 1 steps.
   out.step = MeanOf(run, static_cast<size_t>(workload.max_staleness) + 1);
   const double period = out.step.period();
   const auto tokens = static_cast<double>(out.step.sampled.tokens);

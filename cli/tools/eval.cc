@@ -1,5 +1,5 @@
-// tandem eval: greedy accuracy and pass@k on a JSON lines file, with the trainer's rewards and the
-// rollout server's engine in this process.
+// tandem eval: greedy accuracy and pass@k on a file of JSON lines, with the trainer's rewards and
+// the rollout server's engine in this process.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
 #include "cli/tools/generate.h"
@@ -38,7 +39,7 @@ struct EvalFlags {
   trainer::RewardOptions reward;
 };
 
-// Over the prompts of one kind, greedy or sampled.
+// Sums over prompts, either greedy or sampled.
 struct Tally {
   int64_t num_prompts = 0, num_failed = 0;
   double reward_sum = 0;
@@ -64,7 +65,8 @@ absl::Status ParseRewards(EvalFlags& flags) {
   return absl::OkStatus();
 }
 
-// What does not fit into the model's context beside its completion is counted, not judged.
+// Prompts that do not fit into the model's context together with a completion are counted and not
+// evaluated.
 absl::Status BoundPrompts(const ModelConfig& config, EvalFlags& flags) {
   flags.data.over_length = trainer::OverLength::kDrop;
   flags.data.max_prompt_tokens = config.max_position_embeddings - flags.sampling.max_new_tokens;
@@ -74,8 +76,8 @@ absl::Status BoundPrompts(const ModelConfig& config, EvalFlags& flags) {
       " leaves no room for a prompt in the model's context of ", config.max_position_embeddings)));
 }
 
-// Two groups a prompt: 2i greedy with one completion, 2i + 1 sampled with k; without k only the
-// first.
+// Two requests per prompt i: number 2i is greedy with one completion, number 2i + 1 samples k.
+// Without k there is only the greedy one.
 std::vector<rollout::GroupRequest> Requests(const EvalFlags& flags,
                                             const trainer::PromptSource& source, size_t count) {
   std::vector<rollout::GroupRequest> requests;
@@ -110,7 +112,7 @@ std::vector<trainer::Reward> Judge(trainer::RewardFunction& judge,
   return judge.Score(inputs);
 }
 
-// A prompt for which no completion has a reward is counted apart: it is neither right nor wrong.
+// A prompt without any reward is neither right nor wrong, so it is counted separately.
 void Count(std::vector<trainer::Reward> rewards, Tally& tally) {
   std::erase_if(rewards, [](const trainer::Reward& reward) {
     return trainer::IsRewardFailure(reward.mask_reason);
@@ -192,56 +194,38 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--data", flags->data.eval,
                   "JSON lines: prompt or messages and answer, or GSM8K's question and answer")
       ->required();
-  sub->add_option("--dtype", flags->dtype, "compute dtype; default: that of the weights")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
-  sub->add_option("-k,--group-size", flags->k,
-                  "also sample k completions a prompt and report pass@k; 0: no")
-      ->check(CLI::NonNegativeNumber)
+  AddWeightsDTypeFlag(sub, flags->dtype);
+  AddNonNegative(sub, "-k,--group-size", flags->k,
+                 "also sample k completions per prompt and report pass@k; 0: no");
+  AddPositive(sub, "--temperature", flags->sampling.temperature,
+              "temperature of the k completions");
+  AddNonNegative(sub, "--top-k", flags->sampling.top_k,
+                 "top-k of the k completions; 0: all tokens");
+  AddShare(sub, "--top-p", flags->sampling.top_p, "top-p of the k completions; 1: all tokens");
+  AddShare(sub, "--min-p", flags->sampling.min_p, "min-p of the k completions; 0: all tokens");
+  AddPositive(sub, "--max-new-tokens", flags->sampling.max_new_tokens,
+              "most tokens of a completion, stop token included");
+  sub->add_option("--seed", flags->sampling.seed, "seed of the k completions")
       ->capture_default_str();
-  sub->add_option("--temperature", flags->sampling.temperature, "of the k completions")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--top-k", flags->sampling.top_k, "of the k completions; 0: all tokens")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  sub->add_option("--top-p", flags->sampling.top_p, "of the k completions; 1: all tokens")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  sub->add_option("--min-p", flags->sampling.min_p, "of the k completions; 0: all tokens")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  sub->add_option("--max-new-tokens", flags->sampling.max_new_tokens,
-                  "of a completion at most, stop token included")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--seed", flags->sampling.seed, "of the k completions")->capture_default_str();
-  sub->add_option("--limit", flags->limit, "the first N prompts only; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  AddNonNegative(sub, "--limit", flags->limit, "evaluate only the first N prompts; 0: all");
   sub->add_option("--reward", flags->rewards,
                   "NAME[=WEIGHT], as under trainer.reward.weights; may be given several times "
                   "(default: number_answer)")
       ->take_all()
       ->expected(1);
-  sub->add_option("--suffix", flags->data.suffix, "added to each prompt or question");
+  sub->add_option("--suffix", flags->data.suffix, "text added to each prompt or question");
   sub->add_flag_callback(
       "--no-chat", [flags] { flags->data.chat = false; },
       "prompts as they are, not through the model's chat template (trainer.data.chat: false)");
-  sub->add_option("--threads", flags->threads, "0: the cores of the machine")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  EndHelp(*sub,
-          "Prints one JSON line: num_prompts, num_failed (no reward: in none of the means), "
-          "num_too_long\n(over the model's context with --max-new-tokens: not judged), greedy "
-          "(mean reward),\ngreedy_share_correct and, with -k, sampled (mean reward) and pass_at_k "
-          "(share of prompts\nwith a correct completion).",
-          "tandem eval --model MODEL --data held_out.jsonl --max-new-tokens 16 -k 8");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::Status status = Eval(*flags);
-      return status.ok() ? 0 : Fail(status);
-    };
-  });
+  AddThreadsFlag(sub, flags->threads);
+  EndHelp(
+      *sub,
+      "Prints one JSON line: num_prompts, num_failed (without a reward, so not in the means), "
+      "num_too_long\n(over the model's context with --max-new-tokens, so not evaluated), greedy "
+      "(mean reward),\ngreedy_share_correct and, with -k, sampled (mean reward) and pass_at_k "
+      "(share of prompts\nwith a correct completion).",
+      "tandem eval --model MODEL --data held_out.jsonl --max-new-tokens 16 -k 8");
+  SetAction(*sub, chosen, [flags] { return Finish(Eval(*flags)); });
 }
 
 }  // namespace tandem::cli

@@ -1,17 +1,19 @@
-// tandem generate: completions of every input line, batched through the rollout server's engine.
+// tandem generate: generates completions for every input line with the rollout server's engine.
 #include "cli/tools/generate.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cli/io/json_lines.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
-#include "cli/model/numerics_option.h"
 #include "common/base/status_macros.h"
 #include "common/options/command_line.h"
 
@@ -56,7 +58,7 @@ void PrintGroup(const std::vector<rollout::FinishedCompletion>& completions) {
   PrintLine(absl::StrCat(out, "]}"));
 }
 
-// Input lines until the end or the first bad one, whose error lands in `bad_line`.
+// The input lines up to the end or to the first bad one, whose error is `bad_line`.
 struct ReadRequests {
   std::vector<rollout::GroupRequest> requests;
   absl::Status bad_line;
@@ -130,65 +132,105 @@ absl::Status Generate(const GenerateFlags& flags) {
 
 void AddSamplingOptions(CLI::App* sub, GenerateFlags& flags) {
   rollout::SamplingParams& s = flags.sampling;
-  sub->add_option("--temperature", s.temperature, "logits are divided by it; 0 is greedy")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  sub->add_option("--top-k", s.top_k, "keep the k most likely tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  sub->add_option("--top-p", s.top_p, "keep the smallest set of this probability; 1: all")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  sub->add_option("--min-p", s.min_p, "keep tokens of at least this share of the likeliest; 0: all")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  sub->add_option("--max-new-tokens", s.max_new_tokens,
-                  "of a completion at most, stop token included")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--min-new-tokens", s.min_new_tokens, "no stop token before this many")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  AddNonNegative(sub, "--temperature", s.temperature, "logits are divided by it; 0 is greedy");
+  AddNonNegative(sub, "--top-k", s.top_k, "keep the k most likely tokens; 0: all");
+  AddShare(sub, "--top-p", s.top_p,
+           "keep the smallest set of tokens with this total probability; 1: all");
+  AddShare(sub, "--min-p", s.min_p,
+           "keep tokens with at least this share of the likeliest token's probability; 0: all");
+  AddPositive(sub, "--max-new-tokens", s.max_new_tokens,
+              "most tokens of a completion, stop token included");
+  AddNonNegative(sub, "--min-new-tokens", s.min_new_tokens,
+                 "no stop token before this many tokens");
   sub->add_option("--stop", s.stop_strings, "stop string; may be given several times")
       ->take_all()
       ->expected(1);
-  sub->add_option("--seed", s.seed, "line i (from 0) draws with seed + i")->capture_default_str();
-  sub->add_option("-n,--group-size", flags.num_completions, "completions of each line")
-      ->check(CLI::PositiveNumber)
+  sub->add_option("--seed", s.seed, "line i (from 0) is sampled with seed + i")
       ->capture_default_str();
-  sub->add_flag("--greedy", flags.greedy, "the likeliest token every time");
-  sub->add_flag("--ignore-eos", s.ignore_eos, "the model's end tokens do not stop");
+  AddPositive(sub, "-n,--group-size", flags.num_completions, "completions of each line");
+  sub->add_flag("--greedy", flags.greedy, "always the likeliest token");
+  sub->add_flag("--ignore-eos", s.ignore_eos, "do not stop at the model's end tokens");
+}
+
+// The worst case, with one spare block for the prompt and two for each completion.
+int64_t TokensNeeded(const rollout::GroupRequest& request) {
+  constexpr int64_t kBlock = 64;
+  return static_cast<int64_t>(request.prompt.size()) + kBlock +
+         request.num_completions * (request.sampling.max_new_tokens + 2 * kBlock);
 }
 
 }  // namespace
 
 void AddGenerateCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* sub = app.add_subcommand("generate", "Completions of each line, batched");
+  CLI::App* sub =
+      app.add_subcommand("generate", "Completions for each input line, generated in batches");
   sub->add_option("--model", flags->model, "Hugging Face directory")->required();
   sub->add_option("--input", flags->input, "JSON lines; - is standard input")
       ->capture_default_str();
-  AddNumericsOption(sub, flags->numerics);
-  sub->add_option("--dtype", flags->dtype, "compute dtype; default: that of the weights")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
-  sub->add_option("--threads", flags->threads, "0: the cores of the machine")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  AddNumericsFlag(sub, flags->numerics);
+  AddWeightsDTypeFlag(sub, flags->dtype);
+  AddThreadsFlag(sub, flags->threads);
   AddSamplingOptions(sub, *flags);
   EndHelp(
       *sub,
       "Lines: {\"prompt\": ..} (as is), {\"messages\": [..]} (through the chat template) or\n"
       "{\"ids\": [..]} -> {\"completions\": [{\"ids\", \"text\", \"behaviour_logprobs\",\n"
-      "\"raw_logprobs\", \"finish_reason\": stop | length | stop_string}, ..]}, in the order of "
-      "the "
-      "input.",
+      "\"raw_logprobs\", \"finish_reason\": stop | length | stop_string}, ..]}, in input order.",
       "echo '{\"prompt\":\"One and one is\"}' | tandem generate --model MODEL --max-new-tokens 8");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::Status status = Generate(*flags);
-      return status.ok() ? 0 : Fail(status);
-    };
-  });
+  SetAction(*sub, chosen, [flags] { return Finish(Generate(*flags)); });
+}
+
+absl::StatusOr<std::unique_ptr<rollout::Engine>> CreateEngineFor(
+    const std::string& model, const std::string& dtype, int64_t num_threads,
+    const std::vector<rollout::GroupRequest>& requests, Numerics numerics) {
+  rollout::EngineOptions options;
+  options.numerics = numerics;
+  options.dtype = dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
+  options.num_threads = num_threads;
+  int64_t largest = 1024;
+  int64_t total = 0;
+  for (const rollout::GroupRequest& request : requests) {
+    largest = std::max(largest, TokensNeeded(request));
+    total += TokensNeeded(request);
+    options.max_batch_sequences =
+        std::max<int64_t>(options.max_batch_sequences, request.num_completions);
+  }
+  options.kv_capacity_tokens = std::max(largest, std::min<int64_t>(total, 32768));
+  TANDEM_ASSIGN_OR_RETURN(auto engine, rollout::Engine::Create(model, options));
+  engine->DropInitialTensors();
+  return engine;
+}
+
+absl::Status GenerateAll(
+    rollout::Engine& engine, std::vector<rollout::GroupRequest> requests,
+    const std::function<void(size_t, std::vector<rollout::FinishedCompletion>)>& done) {
+  const size_t num_requests = requests.size();
+  std::vector<std::vector<rollout::FinishedCompletion>> results(num_requests);
+  std::vector<bool> finished(num_requests, false);
+  for (size_t i = 0; i < num_requests; ++i) {
+    requests[i].key = static_cast<rollout::GroupKey>(i);
+    TANDEM_RETURN_IF_ERROR(engine.Add(std::move(requests[i])));
+  }
+  size_t next = 0;
+  while (engine.HasWork()) {
+    TANDEM_ASSIGN_OR_RETURN(auto events, engine.Step());
+    for (rollout::EngineEvent& event : events) {
+      if (auto* one = std::get_if<rollout::CompletionFinished>(&event)) {
+        results[static_cast<size_t>(one->key)].push_back(std::move(one->completion));
+      } else if (const auto* group = std::get_if<rollout::GroupFinished>(&event)) {
+        finished[static_cast<size_t>(group->key)] = true;
+      } else if (const auto* failed = std::get_if<rollout::GroupFailed>(&event)) {
+        return failed->status;
+      }
+    }
+    for (; next < num_requests && finished[next]; ++next) {
+      std::sort(results[next].begin(), results[next].end(),
+                [](const auto& a, const auto& b) { return a.index < b.index; });
+      done(next, std::move(results[next]));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::cli

@@ -1,4 +1,4 @@
-// tandem score: log-probs of given ids through either side's forward.
+// tandem score: log-probs of given ids, computed by the forward pass of either side.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/io/json_lines.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
+#include "cli/model/local_policy.h"
 #include "cli/model/model_input.h"
-#include "cli/model/numerics_option.h"
-#include "cli/tools/trainer_scorer.h"
 #include "common/base/status_macros.h"
 #include "common/options/command_line.h"
 #include "rollout_server/engine/engine.h"
@@ -27,20 +27,20 @@ struct ScoreFlags {
   std::string dtype;  // empty: that of the weights
   std::string path = "decode";
   Numerics numerics = Numerics::kFast;
-  rollout::ScoreOptions how;  // but for the path
+  rollout::ScoreOptions how;  // without the path
   bool details = false;
   int64_t max_tokens = 8192;
   int64_t threads = 0;
 };
 
-// A line of input to a line of output.
+// An input line, and the function from it to the output line.
 struct Question {
   std::vector<int32_t> ids;
   int64_t num_prompt_tokens = 0;
 };
 using ScoreFunction = std::function<absl::StatusOr<std::string>(const Question&)>;
 
-// The first id and the prompt are not scored.
+// The first id and the prompt have no score.
 size_t NumUnscored(const Question& question) {
   return static_cast<size_t>(std::max<int64_t>(1, question.num_prompt_tokens));
 }
@@ -92,9 +92,8 @@ absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
   if (flags.details || flags.how.top_k != plain.top_k || flags.how.top_p != plain.top_p ||
       flags.how.min_p != plain.min_p || flags.how.precision != plain.precision) {
     return AsUsageError(absl::InvalidArgumentError(
-        "--details, --top-k, --top-p, --min-p and the --*-bits are of the rollout engine's score: "
-        "leave them "
-        "out with --engine trainer"));
+        "--details, --top-k, --top-p, --min-p and the --*-bits are for the rollout engine: leave "
+        "them out with --engine trainer"));
   }
   TANDEM_ASSIGN_OR_RETURN(
       auto created, TrainerScorer::Create(flags.model, flags.dtype == "bf16", flags.numerics));
@@ -142,25 +141,15 @@ absl::Status Score(ScoreFlags& flags) {
   }
 }
 
-// What of a score can be changed by itself.
+// The options of a score that can be changed one at a time.
 void AddFactorOptions(CLI::App* sub, ScoreFlags& flags) {
   rollout::ScoreOptions& how = flags.how;
-  sub->add_option("--path", flags.path,
-                  "rollout only: decode token by token (a prompt at once), or prefill at once")
-      ->check(CLI::IsMember({"decode", "prefill"}))
-      ->capture_default_str();
-  sub->add_option("--temperature", how.temperature, "logits are divided by it")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--top-k", how.top_k, "rollout only: under top-k; 0: off")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  sub->add_option("--top-p", how.top_p, "rollout only: under top-p; 1: off")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  sub->add_option("--min-p", how.min_p, "rollout only: under min-p; 0: off")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+  AddChoice(sub, "--path", flags.path, {"decode", "prefill"},
+            "rollout only: decode token by token (a prompt at once), or prefill at once");
+  AddPositive(sub, "--temperature", how.temperature, "logits are divided by it");
+  AddNonNegative(sub, "--top-k", how.top_k, "rollout only: under top-k; 0: off");
+  AddShare(sub, "--top-p", how.top_p, "rollout only: under top-p; 1: off");
+  AddShare(sub, "--min-p", how.min_p, "rollout only: under min-p; 0: off");
   const auto bits = [sub](const char* flag, int& field, const char* what) {
     sub->add_option(flag, field, absl::StrCat("rollout only: significand bits kept of ", what))
         ->check(CLI::Range(kLeastSignificandBits, kFp32SignificandBits))
@@ -176,42 +165,31 @@ void AddFactorOptions(CLI::App* sub, ScoreFlags& flags) {
 
 void AddScoreCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<ScoreFlags>();
-  CLI::App* sub = app.add_subcommand("score", "Log-probs of given ids, by either side's forward");
+  CLI::App* sub =
+      app.add_subcommand("score", "Log-probs of given ids, by the forward pass of either side");
   sub->add_option("--model", flags->model, "Hugging Face directory")->required();
   sub->add_option("--input", flags->input, "JSON lines; - is standard input")
       ->capture_default_str();
-  sub->add_option(
-         "--engine", flags->engine,
-         "whose forward: the rollout server's (token by token through its KV cache) or the "
-         "trainer's")
-      ->check(CLI::IsMember({"rollout", "trainer"}))
-      ->capture_default_str();
-  sub->add_option("--dtype", flags->dtype, "compute dtype; default: that of the weights")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
-  AddNumericsOption(sub, flags->numerics);
+  AddChoice(sub, "--engine", flags->engine, {"rollout", "trainer"},
+            "whose forward pass: the rollout server's (token by token through its KV cache) or the "
+            "trainer's");
+  AddWeightsDTypeFlag(sub, flags->dtype);
+  AddNumericsFlag(sub, flags->numerics);
   AddFactorOptions(sub, *flags);
   sub->add_flag(
       "--details", flags->details,
-      "rollout only: also raw log-probs, entropies, moments, kept mass, margins and ranks");
-  sub->add_option("--max-line-tokens", flags->max_tokens,
-                  "rollout only: longest line the cache can hold")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--threads", flags->threads, "0: the cores of the machine")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+      "rollout only: also raw log-probs, entropies, moments, retained probability mass, margins "
+      "and ranks");
+  AddPositive(sub, "--max-line-tokens", flags->max_tokens,
+              "rollout only: the longest line that the KV cache can hold");
+  AddThreadsFlag(sub, flags->threads);
   EndHelp(
       *sub,
       "Lines: {\"ids\": [..]} -> {\"logprobs\": [null, ..]}; element t is of token t given\n"
       "the tokens before it. \"num_prompt_tokens\": N beside the ids says that the first N were\n"
       "given: they are not scored. null is also what --top-k, --top-p or --min-p remove.",
       "echo '{\"ids\":[5,6,7]}' | tandem score --model MODEL --engine trainer");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::Status status = Score(*flags);
-      return status.ok() ? 0 : Fail(status);
-    };
-  });
+  SetAction(*sub, chosen, [flags] { return Finish(Score(*flags)); });
 }
 
 }  // namespace tandem::cli

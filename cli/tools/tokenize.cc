@@ -1,4 +1,4 @@
-// tandem tokenize: text, messages or ids -> ids or text.
+// tandem tokenize: converts the text, messages or ids of each line to ids or text.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -81,12 +81,7 @@ void AddTokenizeCommand(CLI::App& app, Action& chosen) {
       "  {\"messages\": [..], \"add_generation_prompt\": b}  -> {\"text\": .., \"ids\": [..]}\n"
       "  {\"ids\": [..]}                                   -> {\"text\": ..}",
       "echo '{\"text\":\"One and one\"}' | tandem tokenize --model MODEL");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::Status status = Tokenize(*flags);
-      return status.ok() ? 0 : Fail(status);
-    };
-  });
+  SetAction(*sub, chosen, [flags] { return Finish(Tokenize(*flags)); });
 }
 
 }  // namespace tandem::cli

@@ -1,11 +1,12 @@
 // tandem version: commit, libraries, compiler.
+#include <grpcpp/grpcpp.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "cli/io/subcommand.h"
-#include "cli/tools/library_versions.h"
 #include "common/base/version.h"
 #include "common/comm/group.h"
 #include "common/options/command_line.h"
@@ -20,16 +21,14 @@ std::string VersionLine() {
 void AddVersionCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = app.add_subcommand("version", "Commit, libraries, compiler");
   EndHelp(*sub, "", "tandem version");
-  sub->callback([&chosen] {
-    chosen = [] {
-      const std::string text =
-          absl::StrCat(VersionLine(), "\n", "LibTorch  ", LibTorchVersion(), " (", CpuCapability(),
-                       ")\n", "oneDNN    ", OneDnnVersion(), "\n", "gRPC      ", GrpcVersion(),
-                       "\n", "NCCL      ", comm::HasNccl() ? "LibTorch's" : "none (CPU build)",
-                       "\n", "compiler  ", std::string(CompilerVersion()), "\n");
-      std::fputs(text.c_str(), stdout);
-      return 0;
-    };
+  SetAction(*sub, chosen, [] {
+    const std::string text =
+        absl::StrCat(VersionLine(), "\nLibTorch  ", LibTorchVersion(), "\noneDNN    ",
+                     OneDnnVersion(), "\ngRPC      ", grpc::Version(), "\nNCCL      ",
+                     comm::HasNccl() ? "LibTorch's" : "none (CPU build)", "\ncompiler  ",
+                     std::string(CompilerVersion()), "\n");
+    std::fputs(text.c_str(), stdout);
+    return 0;
   });
 }
 

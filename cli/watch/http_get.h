@@ -1,4 +1,4 @@
-// HttpGet: one plain HTTP GET, for the observe ports of Tandem's own processes.
+// HttpGet: a plain HTTP GET request to the observe port of a process (common/observe).
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tandem::cli {
 
-// Whether a user means a process by `name`: HOST:PORT, and no folder is called so.
+// True if `name` has the form HOST:PORT and is not the name of a directory.
 bool IsAddress(const std::string& name);
 
 struct HttpAnswer {
@@ -15,9 +15,9 @@ struct HttpAnswer {
   std::string body;
 };
 
-// `address` is HOST:PORT or [IPv6]:PORT; each wait ends after `timeout_seconds`.
-//   INVALID_ARGUMENT  an address of another form
-//   UNAVAILABLE       no connection, no answer, or none of HTTP (address named)
+// `address` is HOST:PORT or [IPv6]:PORT. Each wait ends after `timeout_seconds`.
+//   INVALID_ARGUMENT  the address has another form
+//   UNAVAILABLE       no connection, no answer, or an answer that is not HTTP (address named)
 absl::StatusOr<HttpAnswer> HttpGet(const std::string& address, const std::string& path,
                                    double timeout_seconds);
 

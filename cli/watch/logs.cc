@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/io/child_process.h"
 #include "cli/io/json_lines.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/watch/http_get.h"
 #include "common/base/exit_codes.h"
@@ -34,17 +35,18 @@ struct LogsFlags {
   double timeout = 5;
 };
 
-// One log: a file, or an observe port.
+// A log file, or the observe port of a process.
 struct Source {
-  std::string name;  // in front of its lines when there are several
+  std::string name;  // printed before its lines if there are several sources
   bool is_port = false;
   std::string where;
-  int64_t seen =
-      -1;  // number of the last line of a port, end of a file as far as it was read; -1: nothing
+  // What has been printed: the number of the last line of a port, or the offset in a file. -1:
+  // nothing.
+  int64_t seen = -1;
   std::string last_error;
 };
 
-// The log files of a run directory, by name.
+// The log files of a run directory, sorted by name.
 absl::StatusOr<std::vector<Source>> FilesOf(const std::string& run) {
   std::error_code error;
   std::vector<Source> files;
@@ -74,13 +76,13 @@ absl::StatusOr<std::vector<Source>> OpenSources(const std::vector<std::string>& 
   return sources;
 }
 
-// Whole lines after what was seen; the last `count` of them the first time.
+// Returns the whole lines after those that were seen, and the first time the last `count` lines.
 std::vector<std::string> LookAtFile(Source& source, int64_t count) {
   std::error_code ignored;
   std::FILE* const file = std::fopen(source.where.c_str(), "rb");
   if (file == nullptr) return {};
   const auto size = static_cast<int64_t>(std::filesystem::file_size(source.where, ignored));
-  if (size < source.seen) source.seen = 0;  // written anew
+  if (size < source.seen) source.seen = 0;  // the file was replaced
   std::fseek(file, std::max<int64_t>(0, source.seen), SEEK_SET);
   std::string text;
   char block[65536];
@@ -116,7 +118,7 @@ absl::StatusOr<std::vector<std::string>> LookAtPort(Source& source, int64_t coun
   return lines;
 }
 
-// False when it cannot be read; says so once.
+// Prints the new lines. Returns false if the source cannot be read, and prints that error once.
 bool Look(Source& source, const LogsFlags& flags, const std::string& prefix) {
   absl::StatusOr<std::vector<std::string>> lines =
       source.is_port ? LookAtPort(source, flags.lines, flags.timeout)
@@ -162,15 +164,12 @@ void AddLogsCommand(CLI::App& app, Action& chosen) {
                   "run directories, and HOST:PORT of observe ports (server.observe_listen, "
                   "trainer.observe_listen)")
       ->required();
-  sub->add_option("-n,--lines", flags->lines, "newest lines of each to begin with")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  sub->add_flag("-f,--follow", flags->follow, "go on with what they write, until interrupted");
-  sub->add_option("--timeout", flags->timeout, "seconds for each answer")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  AddNonNegative(sub, "-n,--lines", flags->lines,
+                 "how many of the newest lines of each to print first");
+  sub->add_flag("-f,--follow", flags->follow, "then print new lines until interrupted");
+  AddPositive(sub, "--timeout", flags->timeout, "seconds allowed for each answer");
   EndHelp(*sub, "", "tandem logs -n 5 runs/NAME 127.0.0.1:9400");
-  sub->callback([flags, &chosen] { chosen = [flags] { return Logs(*flags); }; });
+  SetAction(*sub, chosen, [flags] { return Logs(*flags); });
 }
 
 }  // namespace tandem::cli

@@ -12,11 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "cli/io/child_process.h"
 #include "cli/io/json_lines.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
-#include "cli/security/caller_flags.h"
 #include "cli/watch/http_get.h"
-#include "cli/watch/observe_status.h"
-#include "cli/watch/server_status.h"
+#include "cli/watch/process_status.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
@@ -31,7 +30,7 @@ struct StatusFlags {
   rpc::TlsOptions tls;
 };
 
-// What the launcher started again, from its record: the last restart of each process.
+// Prints the last restart of each process, from the launcher's record.
 void PrintRestarts(const std::string& path) {
   std::map<std::string, nlohmann::json> last;
   for (const std::string& line : LastLines(path, 1000)) {
@@ -48,7 +47,8 @@ void PrintRestarts(const std::string& path) {
   }
 }
 
-// Addresses from run.json, and one line about the trainer from the last line of metrics.jsonl.
+// Takes the addresses of servers from run.json, and prints one line about the trainer from the last
+// line of metrics.jsonl.
 absl::Status ReadRun(const std::string& run, std::vector<std::string>& servers) {
   std::error_code ignored;
   if (!std::filesystem::exists(run + "/run.json", ignored)) {
@@ -77,9 +77,9 @@ absl::Status ReadRun(const std::string& run, std::vector<std::string>& servers) 
   return absl::OkStatus();
 }
 
-// The port of `address` may be an observe port, as `tandem logs` takes it, or the one that a
-// rollout server serves at; the first is asked first, because the second closes on what is not gRPC
-// at once.
+// The port of `address` may be an observe port, as for `tandem logs`, or the port of a rollout
+// service. It is asked as an observe port first, because a gRPC port closes an HTTP/1 connection at
+// once.
 absl::StatusOr<std::string> AskProcess(const std::string& address, double timeout,
                                        const rpc::Caller& caller) {
   const auto observed = AskObservePort(address, timeout);
@@ -119,12 +119,8 @@ int Status(StatusFlags flags) {
   }
   for (const std::string& address : flags.servers) {
     const auto line = AskServer(address, flags.timeout, *caller);
-    if (line.ok()) {
-      PrintLine("server   " + *line);
-    } else {
-      code = ExitCode::kServerLost;
-      PrintLine(absl::StrCat("server   ", line.status().message()));
-    }
+    if (!line.ok()) code = ExitCode::kServerLost;
+    PrintLine(absl::StrCat("server   ", line.ok() ? *line : std::string(line.status().message())));
   }
   return ToInt(code);
 }
@@ -142,15 +138,13 @@ void AddStatusCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--servers", flags->servers, "HOST:PORT,HOST:PORT of rollout servers")
       ->delimiter(',');
   sub->add_option("--observe", flags->observe,
-                  "HOST:PORT,HOST:PORT: observe ports, of the trainer first of all")
+                  "HOST:PORT,HOST:PORT of observe ports, such as the trainer's")
       ->delimiter(',');
-  sub->add_option("--timeout", flags->timeout, "seconds for each server")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  AddPositive(sub, "--timeout", flags->timeout, "seconds allowed for each answer");
   AddCallerFlags(sub, &flags->tls);
-  EndHelp(*sub, "Exit code 4 when one of them does not answer.",
+  EndHelp(*sub, "The exit code is 4 if one of them does not answer.",
           "tandem status runs/NAME 127.0.0.1:9400");
-  sub->callback([flags, &chosen] { chosen = [flags] { return Status(*flags); }; });
+  SetAction(*sub, chosen, [flags] { return Status(*flags); });
 }
 
 }  // namespace tandem::cli

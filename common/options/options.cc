@@ -363,7 +363,7 @@ absl::Status OptionBinder::Set(std::string_view assignment) {
     if (IsIgnored(dotted)) return absl::OkStatus();
     if (IsSection(dotted)) {
       return fail(
-          absl::InvalidArgumentError(Concat("'", dotted, "' is a section: name one knob of it")));
+          absl::InvalidArgumentError(Concat("'", dotted, "' is a section: name one option of it")));
     }
     return fail(UnknownKey(dotted));
   }

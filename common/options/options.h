@@ -81,6 +81,10 @@ class OptionBinder {
   // The resolved configuration. LoadString reads it back to the same values.
   std::string ToYaml() const;
 
+  // "trainer.steps: 3  (default 100)" for every option whose value differs from that of `defaults`,
+  // which has the same bindings.
+  std::vector<std::string> ChangesFrom(const OptionBinder& defaults) const;
+
   // One line per option: name, type, default (the current value), range, unit, help.
   std::string Help() const;
 

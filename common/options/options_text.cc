@@ -11,6 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/check.h"
 #include "common/options/nearest_name.h"
 #include "common/options/options.h"
 
@@ -88,6 +89,16 @@ std::string OptionBinder::ToYaml() const {
   };
   print("", 0);
   return yaml;
+}
+
+std::vector<std::string> OptionBinder::ChangesFrom(const OptionBinder& defaults) const {
+  TANDEM_CHECK(options_.size() == defaults.options_.size());
+  std::vector<std::string> changes;
+  for (size_t i = 0; i < options_.size(); ++i) {
+    const std::string was = defaults.options_[i].print(), is = options_[i].print();
+    if (is != was) changes.push_back(Concat(options_[i].name, ": ", is, "  (default ", was, ")"));
+  }
+  return changes;
 }
 
 std::string OptionBinder::Help() const {

@@ -1,13 +1,13 @@
 #!/bin/bash
-# Builds the image of deploy/container/Containerfile with buildah, podman or docker, whichever is there (or
+# Builds the image of deploy/container/Containerfile with the first of buildah, podman and docker that is installed (or with
 # BUILDER="COMMAND ARGS"), and prints its size and how to run it.
 #   deploy/container/build.sh [cpu|cuda] [OPTION...]
 #     --tag NAME        default: tandem:VERSION-VARIANT
-#     --base IMAGE      of both stages, in place of the pinned Debian 12; apt inside uses its sources
+#     --base IMAGE      base of both stages instead of the pinned Debian 12; apt uses its package sources
 #     --ca FILE         certificates that pip and cargo trust
 #     --pip FILE        a pip.conf     --cargo FILE   a cargo config.toml
 #     --source-url URL  for the label org.opencontainers.image.source
-#     -- ARGS           for the builder itself
+#     -- ARGS           further arguments of the builder
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -52,7 +52,7 @@ find_builder
 case ${builder[0]##*/} in
   buildah | podman)
     args+=(--layers)
-    # Without a container runtime (a sandbox, a CI job) the steps run under chroot.
+    # Without a container runtime (in a sandbox or a CI job), the steps run with chroot.
     command -v crun >/dev/null || command -v runc >/dev/null || args+=(--isolation chroot)
     ;;
 esac

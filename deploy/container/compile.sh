@@ -1,25 +1,25 @@
 #!/bin/bash
-# Runs in the build stage of the Containerfile, in the tree's root: compiles the programs and lays out what
-# the image takes from this stage.
+# Runs in the build stage of the Containerfile, in the root of the tree. Compiles the programs and writes what the image
+# takes from this stage.
 #   deploy/container/compile.sh cpu|cuda OUT
-#     OUT/root           to be copied over the runtime stage's root
-#     OUT/packages.txt   Debian packages whose shared libraries the programs name, one a line
-#     OUT/wheels.txt     Python distributions whose shared libraries are in OUT/root, NAME==VERSION a line
-#     OUT/crates.json    what cargo says of the crates that are compiled into the programs
-#     OUT/built-in.txt   Debian packages compiled into the programs, NAME=VERSION a line
+#     OUT/root           files for the root of the runtime stage
+#     OUT/packages.txt   Debian packages whose shared libraries the programs need, one per line
+#     OUT/wheels.txt     Python distributions whose shared libraries are in OUT/root, one NAME==VERSION per line
+#     OUT/crates.json    `cargo metadata` of the crates that are compiled into the programs
+#     OUT/built-in.txt   Debian packages that are compiled into the programs, one NAME=VERSION per line
 set -euo pipefail
 if [[ $# -ne 2 || ($1 != cpu && $1 != cuda) ]]; then
   sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
-export LANG=C.UTF-8  # ccache keys on it
+export LANG=C.UTF-8  # a part of ccache's keys
 VARIANT=$1
 OUT=$2
 SITE=$(echo .deps/venv/lib/python3*/site-packages)
 PROGRAMS=(tandem rollout_server trainer)
-# Beside the programs, found by the server that joins a push group.
+# In the directory of the programs, where a server that joins a push group finds it.
 MEMBER=libtandem_push_member.so
-# Headers and page scripts that end up inside the programs.
+# Headers and page scripts that become a part of the programs.
 BUILT_IN=(libcli11-dev nlohmann-json3-dev libboost-dev libjs-chart.js)
 
 compile() {
@@ -43,7 +43,7 @@ collect() {
   deploy/setup/copy_programs.sh "$BIN" "$OUT/root/usr/local"
   needed=$(cd "$BIN" && ldd "${PROGRAMS[@]}" "$MEMBER" | sed -n 's/^\t[^ ]* => \(\/[^ ]*\) .*/\1/p' |
     xargs realpath -s | sort -u)
-  # With a merged /usr a library is found as /lib/... and known to dpkg by either name.
+  # With a merged /usr, a library is found as /lib/..., and dpkg may know it by either path.
   grep -v "^$(realpath "$SITE")/" <<<"$needed" | xargs -I{} realpath {} | xargs -n1 basename | sort -u |
     while read -r library; do dpkg-query -S "*/$library"; done |
     grep -v '^diversion by' |

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Does a row of LibTorch's product (cuBLAS, cuBLASLt) keep its bits in company? Measured per shape, for the linear layers of
-the models that random_model.py knows, as the engine multiplies them in `fast`: bf16 in, fp32 out.
+"""Measures whether the bits of a row of LibTorch's products (cuBLAS, cuBLASLt) depend on the number of rows, for the linear
+layers of the models of random_model.py, multiplied as the engine does in `fast` (bf16 in, fp32 out).
 
     cublas_rows.py [--shapes 0.5b,1.5b,7b] [--rows 1,2,...] [--device cuda|cpu]
 
-Prints a Markdown table: for each product, the numbers of rows with which every row has the bits it has alone, and those with
-which some row has not. Numerics `invariant` does not rest on the answer: it multiplies by kernels of its own.
+Prints a Markdown table with, for each product, the numbers of rows with which every row has the same bits as alone, and
+those with which some row differs. Numerics `invariant` does not depend on the result, because it has its own kernels.
 """
 import argparse
 
@@ -30,7 +30,7 @@ def multiply(x, weight):
 
 
 def rows_apart(inputs, outputs, rows, device):
-    """How many of `rows` rows have other bits than alone."""
+    """How many of `rows` rows have other bits than when multiplied alone."""
     source = torch.Generator().manual_seed(1)
     x = torch.randn(rows, inputs, generator=source).to(device, torch.bfloat16)
     weight = torch.randn(outputs, inputs, generator=source).to(device, torch.bfloat16)

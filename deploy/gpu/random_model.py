@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A model directory in the shape of a published one, with random bf16 weights: for speed, not for sense.
+"""Writes a model directory with the shape of a published model and random bf16 weights, for measurements of speed.
 
     random_model.py SHAPE DIRECTORY --tokenizer DIRECTORY       SHAPE: 0.5b, 1.5b or 7b (Qwen2.5)
 """

@@ -1,20 +1,20 @@
 #!/bin/bash
-# Takes the cuda build to a machine with a GPU and runs its tests and benchmarks there.
+# Packs the cuda build for a machine with a GPU, and runs its tests and benchmarks there.
 #
-#   deploy/gpu/run.sh bundle [DIR]    here: packs build/cuda into DIR (build/gpu) as parts of at most 56 MiB.
-#                                     Programs are stripped; shared libraries the target may lack lie beside
-#                                     them; LibTorch and CUDA do not travel.
-#   deploy/gpu/run.sh on-target DIR   there, from the folder of the parts: unpacks them into DIR, finds LibTorch
-#                                     through python3 (torch 2.11.0+cu130), runs the tests of label gpu and the
-#                                     benchmarks, and writes results/DATE-DEVICE.md and .log into DIR.
-#   deploy/gpu/run.sh dry-run         here: bundle, then on-target without a device: all is unpacked and every
-#                                     program starts; tests that need a device are named and not run.
+#   deploy/gpu/run.sh bundle [DIR]    here: packs build/cuda into DIR (build/gpu) in parts of at most 56 MiB, with
+#                                     stripped programs and the shared libraries that the target may lack, but
+#                                     without LibTorch and CUDA.
+#   deploy/gpu/run.sh on-target DIR   on the target, in the folder of the parts: unpacks them into DIR, finds
+#                                     LibTorch through python3 (torch 2.11.0+cu130), runs the tests with label gpu
+#                                     and the benchmarks, and writes results/DATE-DEVICE.md and .log into DIR.
+#   deploy/gpu/run.sh dry-run         here: bundle, then on-target without a device: unpacks everything and starts
+#                                     every program; names the tests that need a device and does not run them.
 #
-#   deploy/gpu/run.sh plan            prints the steps of the quick pass and the seconds each may take.
+#   deploy/gpu/run.sh plan            prints the steps of the quick pass with their time limits.
 #
-# QUICK=1 on the target: a first pass in at most 8 minutes, and one file that says all: do the programs start, do
-# the kernels agree with the CPU's, do ten GRPO steps run, is the exact null exact, one decode and one push
-# benchmark, then the tests of engine and trainer as far as time goes. A step that takes too long is ended.
+# QUICK=1 on the target: a first pass in at most 8 minutes with one file of results. It checks that the programs start, that
+# the kernels agree with the CPU's, that ten GRPO steps run, and that both sides give the same bits in exact mode. Then come
+# a decode and a push benchmark, and tests of engine and trainer until the time is over. Steps over their limit are ended.
 set -euo pipefail
 BEGAN=$(date +%s)
 QUICK_SECONDS=480
@@ -23,7 +23,7 @@ PART_BYTES=$((56 * 1024 * 1024))
 KERNEL_TESTS=(common_kernel_gpu_tests engine_kernel_gpu_tests trainer_kernel_gpu_tests)
 ENGINE_TESTS=(engine_gpu_tests trainer_gpu_tests parity_gpu_tests)
 TESTS=("${KERNEL_TESTS[@]}" "${ENGINE_TESTS[@]}" collective_worker)
-# Of the quick pass: seconds at most, the step, and what it calls. The rest of QUICK_SECONDS is for unpacking.
+# The steps of the quick pass: time limit in seconds, name and function. The rest of QUICK_SECONDS is for unpacking.
 QUICK_PLAN=(
   "10|every library is found|libraries_are_found"
   "10|programs start|bin/tandem version"
@@ -37,13 +37,13 @@ QUICK_PLAN=(
 )
 PROGRAMS=(tandem rollout_server trainer)
 PYTHON=${PYTHON:-python3}
-[[ $PYTHON != */* || $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON  # it is called from other folders
+[[ $PYTHON != */* || $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON  # the script is called from other folders
 
 say() { echo "gpu: $*" >&2; }
 stop() { say "$*"; exit 2; }
 
-# Shared libraries that come neither with every Linux nor with LibTorch. The programs find them by their own
-# run path ($ORIGIN/../lib, cmake/cuda.cmake); libstdc++ is the target's, which must not be older than this one.
+# Shared libraries that are neither a part of every Linux nor of LibTorch. The programs find them by their run path
+# ($ORIGIN/../lib, cmake/cuda.cmake). libstdc++ is that of the target, which must not be older than the one here.
 foreign_libraries() {  # foreign_libraries PROGRAM...
   ldd "$@" | sed -n 's/^\t[^ ]* => \(\/[^ ]*\) .*/\1/p' | sort -u |
     grep -Ev '/(libc|libm|libdl|libpthread|librt|libresolv|libstdc\+\+|libgcc_s|ld-linux[^/]*|libgomp)\.so|/site-packages/'
@@ -80,7 +80,7 @@ bundle() {  # bundle OUT
   say "$(du -sh "$out" | cut -f1) in $(ls "$out"/tandem-gpu.part-* | wc -l) parts: $out"
 }
 
-# Sets LD_LIBRARY_PATH to the libraries of the target's own torch.
+# Sets LD_LIBRARY_PATH to the libraries of the torch that is installed on the target.
 find_libtorch() {
   local found
   found=$("$PYTHON" - <<'PY'
@@ -99,7 +99,7 @@ device_name() {
   "$PYTHON" -c 'import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none")'
 }
 
-# One line of the result page for each command: its name, seconds, and whether it passed.
+# Writes one line of the result page for a command: its name, its seconds, and whether it passed.
 step() {  # step NAME COMMAND...
   local name=$1 start outcome=passed
   shift
@@ -111,7 +111,7 @@ step() {  # step NAME COMMAND...
   [[ $outcome == passed ]] || FAILURES=$((FAILURES + 1))
 }
 
-run_tests() {  # the tests look for their data where they were built
+run_tests() {  # tests read their data from the paths of the build
   local source test
   source=$(cat SOURCE_DIR)
   if [[ ! -e $source/tests/testdata ]]; then
@@ -125,7 +125,7 @@ run_tests() {  # the tests look for their data where they were built
     "$PYTHON" -m pytest -q -x -p no:cacheprovider -k one_rank tests/common/comm/collective_test.py
 }
 
-some_tests() {  # some_tests TEST...: four at a time; the output of those that fail
+some_tests() {  # some_tests TEST...: runs four at a time and prints the output of those that fail
   local failed
   failed=$(printf '%s\n' "$@" | xargs -P 4 -I{} sh -c \
     'bin/{} --gtest_brief=1 >results/{}.txt 2>&1 || { echo {}; tail -n 30 results/{}.txt >&2; }')
@@ -153,7 +153,7 @@ quick_push() {
     --logs runs/push
 }
 
-# What a step prints goes into the page too; its time ends with the pass.
+# The output of a step is also written to the page. A step ends at the latest when the pass does.
 quick_step() {  # quick_step SECONDS NAME COMMAND...
   local limit=$1 name=$2 left
   shift 2
@@ -177,7 +177,7 @@ quick() {
   done
 }
 
-# The plan as a table; fails where it does not fit.
+# Prints the plan as a table. Fails if the limits add up to more than the pass.
 plan() {
   local entry limit name sum=0
   for entry in "${QUICK_PLAN[@]}"; do
@@ -198,7 +198,7 @@ bench_model() {  # bench_model SHAPE CASES [FLAG...]
   { echo; echo "$name, random weights:"; echo '```'; tail -n 12 "$LOG"; echo '```'; } >>"$DETAILS"
 }
 
-train_model() {  # train_model SHAPE [FLAG...]: GRPO steps, server and trainer on the same device
+train_model() {  # train_model SHAPE [FLAG...]: runs GRPO steps with server and trainer on the same device
   local model=models/$1 name="GRPO steps of Qwen2.5-$1${2:+ ${*:2}}"
   [[ -f $model/model.safetensors ]] ||
     "$PYTHON" deploy/gpu/random_model.py "$1" "$model" --tokenizer tests/testdata/qwen2-tokenizer
@@ -207,7 +207,7 @@ train_model() {  # train_model SHAPE [FLAG...]: GRPO steps, server and trainer o
   { echo; echo "$name, random weights:"; echo '```'; tail -n 4 "$LOG"; echo '```'; } >>"$DETAILS"
 }
 
-exact_null() {  # no token's log-prob may differ between the two sides
+exact_null() {  # the log-probs of both sides must be equal
   bin/tandem bench train --device cuda --numerics exact --model models/0.5b --dtype bf16 --steps 3 --out runs/exact \
     --prompts 4 --group-size 4 --prompt-tokens 64 --max-new-tokens 32 &&
     "$PYTHON" - <<'PY'
@@ -218,14 +218,14 @@ raise SystemExit(len(deltas) != 4 or any(deltas))
 PY
 }
 
-cublas_rows() {  # cublas_rows FLAG...: the table, into the page too
+cublas_rows() {  # cublas_rows FLAG...: prints the table and writes it to the page
   local table
   table=$("$PYTHON" deploy/gpu/cublas_rows.py "$@") || return
   echo "$table"
   { echo; echo "Rows of cuBLAS's products beside the same rows alone:"; echo; echo "$table"; } >>"$DETAILS"
 }
 
-libraries_are_found() {  # each of a program's: gRPC's beside it, LibTorch's on the target
+libraries_are_found() {  # the libraries of each program: gRPC's are in the bundle, LibTorch's on the target
   local program found
   for program in bin/*; do
     found=$(ldd "$program")
@@ -296,7 +296,7 @@ on_target() {  # on_target DIR
   fi
   cat "$DETAILS" >>"$PAGE"
   rm -f "$DETAILS"
-  [[ -z ${QUICK:-} ]] || rm -f "$LOG"  # the page has what matters of it
+  [[ -z ${QUICK:-} ]] || rm -f "$LOG"  # the important part is on the page
   say "results: $dir/$PAGE"
   cat "$PAGE"
   [[ $FAILURES -eq 0 ]]
@@ -310,11 +310,11 @@ tiny_model() {
 
 case ${1:-} in
   plan) plan ;;
-  call) shift; "$@" ;;  # a step of the quick pass, in a shell of its own that can be ended
+  call) shift; "$@" ;;  # a step of the quick pass, in a separate shell that can be ended
   bundle) bundle "$(realpath -m "${2:-build/gpu}")" ;;
   on-target) on_target "$(realpath -m "${2:?name a directory}")" ;;
   dry-run)
-    # Here LibTorch is the project's own.
+    # Here, LibTorch is that of the project.
     own=$HERE/../../.deps/venv/bin/python
     [[ $PYTHON != python3 || ! -x $own ]] || PYTHON=$own
     export PYTHON

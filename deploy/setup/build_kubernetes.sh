@@ -1,11 +1,11 @@
 #!/bin/bash
-# Puts what the Kubernetes tests start into .deps/kubernetes: kubectl, the control plane and the JobSet controller
-# built from their Go modules, etcd from its package, and the schemas that manifests are checked against.
+# Puts the programs of the Kubernetes tests into .deps/kubernetes: kubectl, the control plane and the JobSet controller,
+# built from their Go modules, etcd from its package, and the schemas for checks of manifests.
 # Versions and checksums are those of tests/kubernetes/go_modules/*/go.{mod,sum} and of CRD_MODULES below.
-# Safe to repeat: a part whose stamp says it is up to date is left alone. deploy/setup/install.sh calls it.
+# It can be repeated; parts that are up to date according to their stamp are skipped. deploy/setup/install.sh calls it.
 #   deploy/setup/build_kubernetes.sh [--kubectl]
-#     --kubectl: only kubectl (its kustomize) and the definitions: all that the manifests' own tests need
-# Compiling takes 4 minutes of one core for --kubectl and 12 for the rest, once. BUILD_JOBS=2 is how many at once.
+#     --kubectl: only kubectl (with kustomize) and the definitions, for the tests of manifests
+# Compiling takes 4 minutes of one core for --kubectl and 12 for the rest. BUILD_JOBS=2 sets the number of jobs.
 set -euo pipefail
 if [[ $# -gt 1 || ${1:---kubectl} != --kubectl ]]; then
   sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
@@ -19,7 +19,7 @@ OUT=$PWD/.deps/kubernetes
 BIN=$OUT/bin
 CRDS=$OUT/crds
 BUILD_JOBS=${BUILD_JOBS:-2}
-# MODULE@VERSION FOLDER FILES...: every file is named; a release that moved one is noticed here.
+# MODULE@VERSION FOLDER FILES... Every file is named, so that a release that moves one is noticed.
 CRD_MODULES=(
   "sigs.k8s.io/jobset@v0.8.1 config/components/crd/bases jobset.x-k8s.io_jobsets.yaml"
   "sigs.k8s.io/lws@v0.6.2 config/crd/bases leaderworkerset.x-k8s.io_leaderworkersets.yaml"
@@ -47,7 +47,7 @@ find_go() {
     "https://go.dev/dl (a folder in /usr/local/go is found), or golang-1.2N from Debian's backports; GO=path names another"
 }
 
-# Builds packages of the module in MODULES/$1 into BIN, unless they were made from these very files.
+# Builds packages of the module in MODULES/$1 into BIN, unless they were already built from the same files.
 build() {  # build MODULE PACKAGE...
   local module=$1 package name stamp wanted
   shift
@@ -60,7 +60,7 @@ build() {  # build MODULE PACKAGE...
     mkdir -p "$BIN"
     local version flags="-s -w"
     version=$(cd "$MODULES/$module" && "$GO" list -mod=readonly -m -f '{{.Version}}' "$(module_of "$module")")
-    # What `kubectl version` and the API server's /version answer; a build from modules knows no tag of its own.
+    # The answer of `kubectl version` and of the API server's /version, because a build from modules has no tag.
     flags+=" -X k8s.io/component-base/version.gitVersion=$version"
     flags+=" -X k8s.io/component-base/version.gitMajor=${version:1:1}"
     flags+=" -X k8s.io/component-base/version.gitMinor=$(cut -d. -f2 <<<"$version")"
@@ -79,7 +79,7 @@ module_of() {
   esac
 }
 
-module_folder() {  # module_folder MODULE[@VERSION]: where it lies, downloaded if need be, its checksum verified by go
+module_folder() {  # module_folder MODULE[@VERSION]: prints the folder of a module. If it is missing, go downloads it and checks its checksum
   (cd "$MODULES/kubernetes" && "$GO" mod download -json "$1") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
 }
 
@@ -104,7 +104,7 @@ fetch_definitions() {
   echo "$wanted" >"$CRDS/.stamp"
 }
 
-# Taken out of its package and not installed: installing it would start an etcd on this machine.
+# Unpacked from its package and not installed, because installing it would start an etcd on this machine.
 fetch_etcd() {
   [[ -x $BIN/etcd ]] && return
   local folder

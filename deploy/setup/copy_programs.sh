@@ -1,8 +1,8 @@
 #!/bin/bash
-# Copies the programs, the libraries of LibTorch that they name, and the examples to where they run without
-# this checkout: for `make install`, and for the image's build stage. Needs patchelf (install.sh --install).
+# Copies the programs, the libraries of LibTorch that they need, and the examples, so that they run without this checkout.
+# `make install` and the build stage of the image use it. Needs patchelf (install.sh --install).
 #   deploy/setup/copy_programs.sh BIN PREFIX
-#     PREFIX/bin            tandem, rollout_server, trainer, and the library a server opens to join a push group
+#     PREFIX/bin            tandem, rollout_server, trainer, and the library with which a server joins a push group
 #     PREFIX/lib/tandem     LibTorch, found from the programs by a relative run path
 #     PREFIX/share/tandem   examples, found by `tandem demo`
 set -euo pipefail
@@ -15,18 +15,18 @@ PREFIX=$(realpath -m "$2")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 SITE=$(realpath .deps/venv/lib/python3*/site-packages)
 PROGRAMS=(tandem rollout_server trainer libtandem_push_member.so)
-# What LibTorch's CUDA half opens by name when it is first needed, which ldd does not see.
+# Libraries that the CUDA part of LibTorch opens by name when it needs them, which ldd does not see.
 OPENED_BY_NAME=(torch/lib/libtorch_cuda_linalg.so torch/lib/libcaffe2_nvrtc.so 'nvidia/cu13/lib/libnvrtc.so.*'
                 'nvidia/cu13/lib/libnvrtc-builtins.so.*' 'nvidia/cu13/lib/libcusolver.so.*'
                 'nvidia/cudnn/lib/libcudnn*.so.*')
 
-# The same run path with the wheels' folder named relative to the program.
+# Prints the run path with the folder of the wheels relative to the program.
 installed_run_path() {  # installed_run_path FILE
   patchelf --print-rpath "$1" | tr : '\n' | sed -n "s|^$SITE/|\$ORIGIN/../lib/tandem/|p" | awk '!seen[$0]++' |
     paste -sd :
 }
 
-copy_library() {  # copy_library FILE_UNDER_SITE: keeps its place, so that the wheels' own run paths hold
+copy_library() {  # copy_library FILE_UNDER_SITE: keeps the relative path, so that the wheels' run paths remain valid
   local target=$PREFIX/lib/tandem/$1
   mkdir -p "$(dirname "$target")"
   cp -L "$SITE/$1" "$target"
@@ -34,10 +34,10 @@ copy_library() {  # copy_library FILE_UNDER_SITE: keeps its place, so that the w
 
 mkdir -p "$PREFIX/bin" "$PREFIX/share/tandem"
 for program in "${PROGRAMS[@]}"; do
-  # Under another name first: a program that runs is not written over.
+  # Copies to another name first, because a running program cannot be overwritten.
   cp "$BIN/$program" "$PREFIX/bin/.$program"
   strip "$PREFIX/bin/.$program"
-  # --force-rpath: a run path that also holds for what the libraries found by it need.
+  # --force-rpath: the run path also applies to the dependencies of the libraries that are found.
   patchelf --force-rpath --set-rpath "$(installed_run_path "$BIN/$program")" "$PREFIX/bin/.$program"
   mv "$PREFIX/bin/.$program" "$PREFIX/bin/$program"
 done
@@ -46,7 +46,7 @@ needed=$(cd "$BIN" && ldd "${PROGRAMS[@]}" | sed -n 's/^\t.* => \(\/.*\) (0x.*/\
 while read -r library; do
   copy_library "${library#"$SITE"/}"
 done <<<"$needed"
-# Its table of local symbols alone is 93 MB; names that are exported, and those of stack traces, stay.
+# The table of local symbols alone has 93 MB. Exported names, which stack traces show, are kept.
 strip --strip-unneeded "$PREFIX/lib/tandem/torch/lib/libtorch_cpu.so"
 if grep -q /libtorch_cuda.so <<<"$needed"; then
   for pattern in "${OPENED_BY_NAME[@]}"; do

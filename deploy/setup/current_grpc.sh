@@ -1,20 +1,21 @@
 #!/bin/bash
-# Builds and tests what speaks gRPC against a current gRPC. Debian 12 has 1.51.1, of December 2022, without the fixes since
+# Builds and tests the programs with a current gRPC. Debian 12 has 1.51.1 of December 2022, without later fixes
 # (docs/security.md#grpc-and-its-published-faults). It makes, in DIRECTORY:
 #   root    Debian unstable with the gRPC and protobuf of experimental: compiler, headers, libraries
 #   build   this checkout, compiled in that root; programs in build/bin, tests in build/tests
-#   logs    what each test said
-# Programs name the libraries of the root by their paths: they run on this machine as they are, while DIRECTORY stays where it is.
+#   logs    the output of each test
+# Programs have the paths of the libraries in the root, so they run on this machine as long as DIRECTORY is not moved.
 #   deploy/setup/current_grpc.sh DIRECTORY [TARGET | TEST.py]...
-#     TARGET    of CMake: built, and run when it is a test      TEST.py   a Python test of tests/, run with the programs built here
-#     without any: the programs, the C++ tests that call over gRPC, and the tests of the pair
-# As root, after deploy/setup/install.sh --tests and `apt-get install mmdebstrap`. Another run goes on where the last one ended.
-# Downloads 400 MB and takes 2 GB; CMAKE_BUILD_PARALLEL_LEVEL says how many compilers run at once. APT_OPTION is passed to apt:
-# a mirror that is a snapshot needs APT_OPTION='Acquire::Check-Valid-Until "false"' (signatures are checked all the same).
-# Exit codes: 0 all is built and passed, 1 a test failed, 2 something is missing here, 3 the root or the build failed.
+#     TARGET    a CMake target, which is built and, if it is a test, run
+#     TEST.py   a Python test of tests/, which is run with the programs built here
+#     Default: the programs, the C++ tests that use gRPC, and the end-to-end tests
+# As root, after deploy/setup/install.sh --tests and `apt-get install mmdebstrap`. Another run continues where the last one ended.
+# Downloads 400 MB and takes 2 GB. CMAKE_BUILD_PARALLEL_LEVEL is the number of compilers that run at once. APT_OPTION is passed
+# to apt: a mirror that is a snapshot needs APT_OPTION='Acquire::Check-Valid-Until "false"' (signatures are still checked).
+# Exit codes: 0 everything was built and passed, 1 a test failed, 2 a program is missing here, 3 the root or the build failed.
 set -euo pipefail
 TREE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
-# With what they depend on, but for the libraries which this gRPC was compiled with: experimental has newer ones of those.
+# With their dependencies, except libraries of which experimental has newer versions than this gRPC was compiled with.
 FROM_EXPERIMENTAL=(libgrpc++-dev libgrpc-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler)
 AS_GRPC_HAS_THEM=(libabsl-dev libssl-dev)
 PACKAGES=(
@@ -36,7 +37,7 @@ PYTHON=$TREE/.deps/venv/bin/python
 say() { echo "current_grpc: $*" >&2; }
 stop() { say "${@:2}"; exit "$1"; }
 
-# Runs a command line in the root, with the checkout, the build folder and the root itself where they lie outside too.
+# Runs a command line in the root. The checkout, the build folder and the root have the same paths there as outside.
 # shellcheck disable=SC2016
 inside() {
   unshare --mount bash -euc '
@@ -61,7 +62,7 @@ check_machine() {
   [[ -n $MIRROR ]] || stop 2 "apt knows no mirror of Debian: run apt-get update first"
 }
 
-# A folder of this script has a stamp: "unfinished", or the packages that its root was made of.
+# A folder of this script has a stamp: "unfinished", or the packages of its root.
 claim_directory() {  # claim_directory DIRECTORY
   mkdir -p "$1"
   WHERE=$(cd "$1" && pwd -P)
@@ -80,7 +81,7 @@ make_root() {
   if [[ $(<"$STAMP") != "$wanted" ]]; then
     say "making $ROOT of Debian unstable from $MIRROR"
     echo unfinished >"$STAMP"
-    # What was compiled in a former root goes with it: dates of headers in packages do not say that they changed.
+    # What was compiled in an earlier root is deleted with it, because the dates of packaged headers do not show changes.
     rm -rf "$ROOT" "$BUILD"
     mmdebstrap --mode=root --variant=apt ${APT_OPTION:+"--aptopt=$APT_OPTION"} \
       --customize-hook="chroot \"\$1\" $install -t experimental ${FROM_EXPERIMENTAL[*]} ${AS_GRPC_HAS_THEM[*]/%//unstable}" \
@@ -102,7 +103,7 @@ make_root() {
   say "$(inside 'dpkg-query -W libgrpc++-dev libprotobuf-dev libabsl-dev libssl-dev g++' | tr '\t\n' ' ,')"
 }
 
-# The tokenizer crate has nothing to do with gRPC. Its library is made outside, as the checkout's own build makes it
+# The tokenizer crate does not depend on gRPC. Its library is built outside, as in the checkout's own build
 # (cmake/rust.cmake), and found by the build inside, which needs no Rust then.
 make_tokenizer() {
   local cargo candidate
@@ -117,14 +118,14 @@ make_tokenizer() {
 build() {  # build TARGET...
   local libraries flags
   libraries=$(inside 'dirname /usr/lib/*/libgrpc++.so')
-  # Old tags: a run path that also holds for what the libraries found by it need.
+  # Old dynamic tags (RPATH), which also apply to the dependencies of the libraries that are found.
   flags="-Wl,--disable-new-dtags,-rpath,$ROOT$libraries,--dynamic-linker=$(echo "$ROOT$libraries"/ld-linux*.so.*)"
   inside "cmake -S . -B '$BUILD' -G Ninja -Wno-dev -DCMAKE_BUILD_TYPE=Release -DCARGO=/usr/bin/true \
     -DCMAKE_EXE_LINKER_FLAGS='$flags' -DCMAKE_SHARED_LINKER_FLAGS='$flags' -DCMAKE_MODULE_LINKER_FLAGS='$flags' >/dev/null" || stop 3 "the configuration failed"
   [[ $# -eq 0 ]] || inside "cmake --build '$BUILD' --target $*" || stop 3 "the build failed: run this again to go on from there"
 }
 
-run_test() {  # run_test NAME COMMAND...: one line, and the rest in the log
+run_test() {  # run_test NAME COMMAND...: prints one line; the output goes to the log
   local name=$1 log=$LOGS/${1##*/}.log counts code=0
   shift
   "$@" >"$log" 2>&1 </dev/null || code=$?
@@ -159,12 +160,12 @@ make_root
 build "${targets[@]}"
 
 mkdir -p "$LOGS"
-# As tandem_tests and tandem_python_test of cmake/tandem_targets.cmake run them.
+# As tandem_tests and tandem_python_test of cmake/tandem_targets.cmake run tests.
 export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=0 PYTHONDONTWRITEBYTECODE=1
 export TANDEM_SOURCE=$TREE TANDEM_BIN=$BUILD/bin TANDEM_TESTS=$BUILD/tests
 cd "$TREE"
 for name in "${targets[@]}"; do
-  # The build folder has folders of these names too.
+  # The build folder also has folders with these names.
   [[ ! -f $BUILD/tests/$name ]] || run_test "$name" "$BUILD/tests/$name" --gtest_brief=1
 done
 for name in "${scripts[@]}"; do

@@ -1,14 +1,14 @@
 #!/bin/bash
-# What the set-up of `make demo` downloads on a bare machine, in bytes: asks the package sources, downloads
-# only the crates (some 20 MB, thrown away).
+# Prints how many bytes the set-up of `make demo` downloads on a machine without any packages. It asks the package sources,
+# and downloads only the crates (about 20 MB, which are deleted).
 #   deploy/setup/download_size.sh
-# System packages are counted as for a machine that has none at all, so the sum is more than any real
-# machine needs. Package lists (apt-get update) come on top.
+# The sum is more than a real machine needs, because that has some system packages. Package lists (apt-get update) are not
+# included.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export LC_ALL=C.UTF-8
 
-# The list of install.sh, and the Rust of Debian.
+# The packages of install.sh, and the Rust of Debian.
 system_packages() {
   bash -c "$(sed -n '/^PACKAGES=(/,/^)/p' deploy/setup/install.sh)"'; printf "%s\n" "${PACKAGES[@]}"'
   apt-cache show cargo-web >/dev/null 2>&1 && printf 'cargo-web\nrustc-web\n' || printf 'cargo\n'
@@ -19,7 +19,7 @@ apt_bytes() {
     awk "/^'/ { sum += \$3 } END { print sum }"
 }
 
-# Of wheels, without what they depend on, as install.sh asks for them.
+# The size of wheels without their dependencies, with the arguments of install.sh.
 wheel_bytes() {  # wheel_bytes PIP_ARGUMENT...
   "${PYTHON:-.deps/venv/bin/python}" -m pip install --quiet --disable-pip-version-check --no-input --dry-run \
     --ignore-installed --no-deps --report - "$@" |

@@ -1,24 +1,24 @@
 #!/bin/bash
 # Installs what the project needs on Debian 12 or Ubuntu 24.04 and newer: system packages, a Python
-# environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with sudo;
-# safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
-# Without arguments it is what `make build` and `make demo` need: about 1 GB to download on a bare machine,
-# as deploy/setup/download_size.sh adds up. Tests need 3.5 GB more, CUDA libraries of torch above all.
+# environment with LibTorch under .deps/venv, and the demo's model under models/. Run it as root or with sudo. It can be
+# repeated and takes about a second if nothing is missing. Only system packages are installed outside the tree. Without
+# arguments it installs what `make build` and `make demo` need: about 1 GB to download on a machine without any packages
+# (deploy/setup/download_size.sh computes it). Tests need 3.5 GB more, mostly CUDA libraries of torch.
 #   deploy/setup/install.sh [--no-model | --tests | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes |
 #                            --container | --docs | --pictures | --install | --programs cpu|cuda]
 #     --no-model: without the demo's model
-#     --tests: the programs that tests and benchmarks run beside ours too (transformers, trl, tensorboard ...)
-#     --fuzz, --slurm, --observability, --cuda, --kubectl, --kubernetes, --container: what --tests installs, and
+#     --tests: also the programs that tests and benchmarks compare with (transformers, trl, tensorboard ...)
+#     The following also install what --tests does:
 #       --fuzz: clang with libFuzzer    --slurm: a Slurm of one node and Open MPI
 #       --observability: Prometheus and promtool, for tests of metrics and alerts
 #       --cuda: the CUDA compiler, 300 MB in .deps/cuda-venv
 #       --kubectl: kubectl and the schemas of Kubernetes objects, for the tests of manifests; needs Go
-#       --kubernetes: a control plane, for the tests that run manifests; minutes of compiling the first time
-#       --container: what builds the image and its base without a daemon
-#     --docs: mkdocs and nothing else, for `make docs`: 28 MB to download (as pip download says), 163 MB in .deps/docs-venv
-#     --pictures: what the demo needs, and Chromium with a Python environment that leads it, for `make pictures`
-#     --install: what `make install` needs too
-#     --programs: what the programs need to be built and no more, in an image's build stage
+#       --kubernetes: a control plane, for the tests that run manifests; compiles for minutes the first time
+#       --container: programs that build the image and its base without a daemon
+#     --docs: only mkdocs, for `make docs`: 28 MB to download, 163 MB in .deps/docs-venv
+#     --pictures: what the demo needs, and Chromium with a Python environment that controls it, for `make pictures`
+#     --install: also what `make install` needs
+#     --programs: only what is needed to build the programs, for the build stage of an image
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export LC_ALL=C.UTF-8
@@ -64,7 +64,7 @@ as_root() {
   fi
 }
 
-# Prints those of its arguments that are not installed. One call of dpkg-query for all of them.
+# Prints those of its arguments that are not installed, with a single call of dpkg-query.
 missing_packages() {
   local installed
   installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null |
@@ -97,7 +97,7 @@ have_cargo() {
   return 1
 }
 
-# Debian ships a recent toolchain beside its stable one as cargo-web; Ubuntu as cargo-1.NN.
+# Debian has a newer toolchain than its stable one as cargo-web, and Ubuntu as cargo-1.NN.
 install_cargo() {
   have_cargo && return
   local package versioned
@@ -126,7 +126,7 @@ install_cargo() {
     "(CARGO_HOME=\$PWD/.deps/cargo RUSTUP_HOME=\$PWD/.deps/rustup) and run this again"
 }
 
-# The first python3 >= 3.11 that can make environments; PYTHON overrides.
+# Finds the first python3 >= 3.11 that can make environments. PYTHON overrides it.
 find_python() {
   local candidate
   for candidate in ${PYTHON:-} /usr/bin/python3 python3; do
@@ -165,7 +165,7 @@ install_venv() {  # install_venv DIRECTORY WHAT REQUIREMENTS... [-- PIP_OPTION..
   echo "$wanted" >"$stamp"
 }
 
-# LibTorch alone. Without CUDA two small libraries of the CUDA wheels remain: libtorch_cpu is linked to them.
+# Installs LibTorch alone. Without CUDA it needs two small libraries of the CUDA wheels, to which libtorch_cpu is linked.
 install_programs() {  # install_programs cpu|cuda
   if [[ $1 == cuda ]]; then
     install_venv "$VENV" "LibTorch with CUDA" "$PROGRAM_REQUIREMENTS"
@@ -175,7 +175,7 @@ install_programs() {  # install_programs cpu|cuda
   fi
 }
 
-# LibTorch and what converts the model: nothing where the tests' packages are, which hold both.
+# LibTorch and the packages that convert the model. The packages of the tests include both.
 install_for_demo() {
   [[ -x $VENV/bin/python && $(cat "$VENV/requirements.sha256" 2>/dev/null) == $(stamp_of "$REQUIREMENTS") ]] && return
   install_venv "$VENV" "LibTorch and what converts the model" "$PROGRAM_REQUIREMENTS" "$MODEL_REQUIREMENTS" -- --no-deps
@@ -183,7 +183,7 @@ install_for_demo() {
 
 install_model() {
   if [[ -f $MODEL/config.json && -f $MODEL/model.safetensors && -f $MODEL/tokenizer.json ]]; then
-    # A directory from before SOURCE.txt was written: without it no run can say where its weights come from.
+    # An earlier version did not write SOURCE.txt, which runs need to say where their weights come from.
     [[ -f $MODEL/SOURCE.txt ]] || "$VENV/bin/python" deploy/setup/fetch_smollm2.py --out "$MODEL" --name-source >&2
     return
   fi

@@ -1,4 +1,4 @@
-// Every subcommand of `tandem` as its help and its parser know it.
+// Checks the help and the flags of every subcommand of `tandem`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// The program's app, and with it the words of every command that does something.
+// The app of the program, and the words of every command that has an action.
 struct Tandem {
   Tandem() : app("test") {
     AddCommands(app, chosen);
@@ -38,16 +38,16 @@ struct Tandem {
 
   CLI::App app;
   Action chosen;
-  std::vector<CLI::App*> commands;  // groups too
+  std::vector<CLI::App*> commands;  // command groups too
 };
 
-// The last line of a help is a command line.
+// The last line of a help text is an example.
 std::string ExampleOf(const CLI::App& command) {
   const std::vector<std::string> lines = absl::StrSplit(command.get_footer(), '\n');
   return lines.back();
 }
 
-// As a shell splits it: words, and text in single quotes.
+// Splits a command line as a shell does into words and text in single quotes.
 std::vector<std::string> WordsOf(const std::string& line) {
   std::vector<std::string> words(1);
   bool quoted = false;
@@ -71,12 +71,12 @@ TEST(CommandsTest, EveryHelpEndsWithOneExampleThatItsCommandParses) {
     SCOPED_TRACE(name);
     EXPECT_THAT(command->get_footer(), HasSubstr("Example:\n  "));
     std::string example = ExampleOf(*command);
-    const size_t pipe = example.find(" | ");  // what is piped into the command
+    const size_t pipe = example.find(" | ");  // the program whose output is piped into the command
     example = pipe == std::string::npos ? example.substr(2) : example.substr(pipe + 3);
     EXPECT_THAT(example, StartsWith(name));
     std::vector<std::string> words = WordsOf(example);
     words.erase(words.begin());
-    // The files that an example names are the reader's, and CLI checks none of them.
+    // The files of an example do not exist, and the parser does not check them.
     Tandem parsed;
     ::testing::internal::CaptureStderr();
     const std::optional<int> code = ParseCommandLine(parsed.app, words);
@@ -90,7 +90,7 @@ TEST(CommandsTest, AWrongFlagOfEveryCommandIsAUsageErrorThatNamesIt) {
   const Tandem all;
   for (const CLI::App* command : all.commands) {
     const std::string name = FullName(*command);
-    if (name == "tandem serve" || name == "tandem train") continue;  // programs of their own
+    if (name == "tandem serve" || name == "tandem train") continue;  // separate programs
     SCOPED_TRACE(name);
     std::vector<std::string> words = WordsOf(name);
     words.erase(words.begin());

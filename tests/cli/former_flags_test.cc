@@ -1,4 +1,4 @@
-#include "cli/former_flags.h"
+#include "cli/io/subcommand.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ TEST(FormerFlagsTest, TheSameWordCanBeTwoFlagsOfTwoCommands) {
               ElementsAre("score", "--max-line-tokens", "9"));
   EXPECT_THAT(WithCurrentFlags({"eval", "--max-tokens", "9"}).arguments,
               ElementsAre("eval", "--max-new-tokens", "9"));
-  // --servers of a benchmark was a number of them; of these it is their addresses.
+  // --servers was the number of servers in a benchmark, but it means addresses in these commands.
   EXPECT_THAT(WithCurrentFlags({"status", "--servers", "a:1"}).arguments,
               ElementsAre("status", "--servers", "a:1"));
 }

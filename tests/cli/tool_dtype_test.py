@@ -1,4 +1,4 @@
-"""eval, generate and score compute in the dtype of a directory's weights unless told, and say what bf16 does to wider ones."""
+"""eval, generate and score compute in the dtype of the weights by default, and warn if they round wider weights to bf16."""
 import json
 import os
 import pathlib
@@ -14,7 +14,7 @@ NOTE = "rounded to the nearest bf16 value"
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """dtype -> a directory with weights of it; fp16 has no engine of its own and is widened."""
+    """dtype -> a directory with weights in this dtype. fp16 has no engine and is computed in fp32."""
     folders = {}
     for dtype in ("fp32", "bf16", "fp16"):
         folders[dtype] = tmp_path_factory.mktemp("models") / dtype
@@ -42,7 +42,7 @@ def test_without_a_dtype_a_tool_takes_that_of_the_weights(tool, weights, dtype, 
     default, note = run(tool, models[weights], tmp_path)
     assert default == run(tool, models[weights], tmp_path, "--dtype", dtype)[0]
     assert NOTE not in note
-    if tool != "eval":  # whose means two dtypes may well share
+    if tool != "eval":  # two dtypes may have the same means
         other = "bf16" if dtype == "fp32" else "fp32"
         assert default != run(tool, models[weights], tmp_path, "--dtype", other)[0]
 

@@ -1,4 +1,4 @@
-"""A wrong command line is exit code 2, in every program and script, before anything is done."""
+"""A wrong command line gives exit code 2 in every program and script, before anything is done."""
 import json
 import os
 import pathlib
@@ -19,7 +19,7 @@ def call(*arguments, cwd=None):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with what the command lines below name: a model, a line of data, a run with captures."""
+    """A folder with the files that the command lines below name: a model, a line of data, a run with captures."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "text.txt").write_text("one and one is two. two and two is four.\n" * 40)
     (folder / "data.jsonl").write_text(json.dumps({"prompt": "one", "answer": "two"}) + "\n")
@@ -34,7 +34,7 @@ def place(tmp_path_factory):
     return folder
 
 
-# What only the command itself can see is wrong; wrong flags of every command: tests/cli/commands_test.cc.
+# Mistakes that only the command itself can find. tests/cli/commands_test.cc has wrong flags of every command.
 WRONG = {
     "generate --model model --top-p 2": "--top-p",
     "generate --model model --min-new-tokens 9 --max-new-tokens 3": "min_new_tokens",
@@ -82,10 +82,10 @@ def test_a_wrong_command_line_is_exit_code_2_and_named(place, line):
     assert done.stdout == ""
 
 
-STEERS = "no\x1b[31msuch"  # what it names would turn a terminal red
+STEERS = "no\x1b[31msuch"  # printed unchanged, this name would colour the terminal red
 
 
-# Every way in which a command ends with an error; a command line that could not be read names the whole command.
+# Every way in which a command ends with an error. If its command line cannot be parsed, the whole command is named.
 @pytest.mark.parametrize("line", [
     ["run", STEERS], ["demo", "--set", STEERS], ["drift", "inject", STEERS, "--dial", "temperature=0.9"],
     ["drift", "replay", "run/captures/step_2", "--methods", STEERS], ["drift", "attribute", STEERS],
@@ -98,7 +98,7 @@ def test_every_command_says_what_went_wrong_in_one_form_that_steers_no_terminal(
     assert done.returncode != 0
     assert "\x1b" not in done.stderr + done.stdout
     program = {"serve": "rollout_server", "train": "trainer"}.get(line[0], "tandem")
-    # What is wrong with the words of a command line is said by the command, the rest by the program.
+    # Errors in the words of a command line start with the name of the command, others with that of the program.
     said = next(text for text in done.stderr.splitlines()
                 if text.startswith((program + ": ", f"{program} {line[0]}: unknown")))
     assert "no\\u001b[31msuch" in said, done.stderr
@@ -118,7 +118,7 @@ def test_a_script_refuses_what_it_does_not_know_with_its_usage(script, tmp_path)
 
 
 @pytest.mark.parametrize("script", ["examples/python_client.py", "tests/mutants/run_mutants.py",
-                                    "deploy/setup/fetch_smollm2.py", "deploy/container/bill_of_materials.py"])
+                                    "deploy/setup/fetch_smollm2.py", "deploy/container/sbom.py"])
 def test_a_python_program_refuses_what_it_does_not_know(script, tmp_path):
     done = call(sys.executable, SOURCE / script, "--no-such-flag", cwd=tmp_path)
     assert done.returncode == 2, (done.returncode, done.stderr)

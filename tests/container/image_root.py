@@ -1,8 +1,8 @@
-"""Builds the image without a daemon or a registry, and runs programs inside it as a cluster would.
+"""Builds the image without a daemon or a registry, and runs programs inside it as a cluster does.
 
-The base is made from Debian's own packages (mmdebstrap) and given to deploy/container/build.sh as --base; buildah
-runs the recipe's steps under chroot. Base, layers and pip's downloads are kept in .deps/container: a second build
-compiles what changed. The checkout's ccache is used, since the tree lies at the checkout's path in the build stage.
+The base is made of Debian packages (mmdebstrap) and passed to deploy/container/build.sh as --base. buildah runs the steps of
+the recipe with chroot. Base, layers and downloads of pip are kept in .deps/container, so that a second build compiles only
+changes. The tree has the path of the checkout in the build stage, so that its ccache is used.
 """
 import contextlib
 import json
@@ -15,16 +15,16 @@ SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 FOLDER = SOURCE / ".deps/container"
 BASE_TAR = FOLDER / "debian-12.tar"
 BASE = "localhost/tandem-test-base"
-KEPT_BYTES = 12e9  # a build of the CPU image leaves 5 GB, a later one of other sources 1 GB more
-# What Debian's own slim images leave out, now and when packages are installed later.
+KEPT_BYTES = 12e9  # a build of the CPU image leaves 5 GB, and a later one with other sources 1 GB more
+# What Debian's slim images leave out, also of packages that are installed later.
 SLIM = [f"--dpkgopt=path-exclude={folder}/*" for folder in (
     "/usr/share/doc", "/usr/share/man", "/usr/share/info", "/usr/share/locale", "/usr/share/groff",
     "/usr/share/lintian", "/usr/share/linda")] + ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
-# /usr is merged from the start, as there, and not by the package usrmerge, which brings all of Perl.
+# /usr is merged from the start, as in those images, and not by the package usrmerge, which depends on Perl.
 MERGED = ["--include=usr-is-merged", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"]
 
-# Run as root in a mount and process namespace of its own: ROOT becomes read-only, /tmp and /dev/shm are memory, then
-# MOUNTS (FROM TO ro|rw)... -- COMMAND... as 65532 without a way to gain privileges. The command is process 1.
+# Runs as root in a mount and process namespace. ROOT becomes read-only, and /tmp and /dev/shm are in memory. After
+# MOUNTS (FROM TO ro|rw)... --, COMMAND... runs as user 65532 without a way to gain privileges, as process 1.
 ENTER = r"""
 set -euo pipefail
 root=$1 directory=$2
@@ -52,7 +52,7 @@ def checked(*command, **options):
 
 
 class Store:
-    """A buildah storage of the tests' own."""
+    """A buildah storage for these tests."""
 
     def __init__(self):
         assert os.geteuid() == 0, "mounting an image's root needs root"
@@ -60,14 +60,14 @@ class Store:
         self.command = ["buildah", "--root", str(FOLDER / "storage"), "--runroot", str(FOLDER / "run"),
                         "--storage-driver"]
         overlay = subprocess.run([*self.command, "overlay", "info"], capture_output=True, check=False)
-        # Inside another container overlay may be refused; vfs copies the whole root for every step.
+        # In another container, overlay may not be allowed; vfs copies the whole root for every step.
         self.command.append("overlay" if overlay.returncode == 0 else "vfs")
 
     def buildah(self, *arguments, **options):
         return checked(*self.command, *arguments, **options)
 
     def make_base(self):
-        """From Debian's own mirrors, updates and security included, which mmdebstrap knows."""
+        """Makes the base from Debian's mirrors with updates and security updates."""
         if not BASE_TAR.exists():
             partial = BASE_TAR.with_suffix(".partial.tar")
             checked("mmdebstrap", "--variant=minbase", "--quiet", *SLIM, *MERGED, "bookworm", partial)
@@ -78,14 +78,14 @@ class Store:
             self.buildah("commit", "--quiet", "--rm", container, BASE)
 
     def clear_up(self):
-        """Removes what interrupted builds left, and every layer once they take more than KEPT_BYTES."""
+        """Removes the remains of interrupted builds, and all layers if they have more than KEPT_BYTES."""
         self.buildah("rm", "--all")
         used = int(checked("du", "--summarize", "--bytes", "--one-file-system", FOLDER / "storage").split()[0])
         if used > KEPT_BYTES:
             self.buildah("rmi", "--all", "--force")
 
     def build(self, variant, tag, log):
-        """Runs build.sh with its output in `log`, a file; returns what it printed."""
+        """Runs build.sh with its output in the file `log`, and returns the output."""
         cache = checked("ccache", "--get-config", "cache_dir")
         pathlib.Path(cache).mkdir(parents=True, exist_ok=True)
         trust = os.environ.get("SSL_CERT_FILE")
@@ -111,14 +111,14 @@ class Store:
 
 
 class Image:
-    """An image's root on disk, and its configuration as the OCI image specification names it."""
+    """The root of an image on disk, and its configuration in the terms of the OCI image specification."""
 
     def __init__(self, root, config):
         self.root = root
         self.config = config
 
     def command(self, *arguments, mounts=(), entrypoint=None):
-        """A command line that runs `arguments` behind the image's entry point, or behind `entrypoint`.
+        """A command line that runs the image's entry point, or `entrypoint`, with `arguments`.
 
         mounts: (folder here, folder in the image, "ro" or "rw").
         """
@@ -138,6 +138,6 @@ class Image:
                 yield pathlib.Path(folder, name)
 
     def size(self):
-        """Bytes of all files, hard links once."""
+        """The size of all files in bytes, where hard links count once."""
         seen = {(s.st_dev, s.st_ino): s.st_size for s in (path.lstat() for path in self.files())}
         return sum(seen.values())

@@ -1,6 +1,6 @@
-"""The image is built by its recipe, and the demo runs inside it: as uid 65532, on a read-only root.
+"""Builds the image with its recipe and runs the demo inside it as uid 65532 on a read-only root.
 
-TANDEM_IMAGE_VARIANT: cpu (default) or cuda; what is compiled for GPUs runs the demo on the CPU here.
+TANDEM_IMAGE_VARIANT is cpu (default) or cuda. The cuda variant also runs the demo on the CPU here.
 """
 import json
 import os
@@ -83,7 +83,7 @@ def test_the_demo_makes_two_steps(image, runs):
 
 
 def test_a_server_that_is_process_one_ends_when_it_is_told_to(image):
-    """Process 1 gets no signal that it has not asked for."""
+    """Process 1 gets only signals for which it has a handler."""
     with subprocess.Popen(image.command("--model", "/models/smollm2-135m-instruct", "--listen", "127.0.0.1:0",
                                         entrypoint=["rollout_server"], mounts=[(MODEL.parent, "/models", "ro")]),
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
@@ -120,11 +120,11 @@ def test_every_shared_library_is_found_and_libtorch_comes_from_the_image(image):
         "/usr/local/bin/trainer", entrypoint=["ldd"]).stdout.replace("/usr/local/bin/../", "/usr/local/")
 
 
-def test_the_bill_of_materials_names_everything(image):
-    bill = json.loads((image.root / "usr/share/doc/tandem/sbom.spdx.json").read_text())
-    assert bill["spdxVersion"] == "SPDX-2.3"
+def test_the_sbom_names_everything(image):
+    sbom = json.loads((image.root / "usr/share/doc/tandem/sbom.spdx.json").read_text())
+    assert sbom["spdxVersion"] == "SPDX-2.3"
     versions = {}
-    for entry in bill["packages"]:
+    for entry in sbom["packages"]:
         versions.setdefault(entry["name"], set()).add(entry["versionInfo"])
     assert versions["torch"] == {"2.11.0"}
     assert versions["libgrpc++1.51"] == {"1.51.1-3+b1"}
@@ -134,10 +134,10 @@ def test_the_bill_of_materials_names_everything(image):
     for line in installed:
         name, version = line.split()
         assert version in versions[name]
-    ids = [entry["SPDXID"] for entry in bill["packages"]]
+    ids = [entry["SPDXID"] for entry in sbom["packages"]]
     assert len(set(ids)) == len(ids)
     known = {"SPDXRef-DOCUMENT", *ids}
-    assert {r[side] for r in bill["relationships"] for side in ("spdxElementId", "relatedSpdxElement")} == known
+    assert {r[side] for r in sbom["relationships"] for side in ("spdxElementId", "relatedSpdxElement")} == known
 
 
 def test_the_configuration_carries_labels_user_ports_and_stop_signal(image):

@@ -1,4 +1,4 @@
-"""Reads a Containerfile and an ignore file, as far as the tests of ours need it."""
+"""Parses a Containerfile and an ignore file, as far as the tests need it."""
 import dataclasses
 import fnmatch
 import re
@@ -15,7 +15,7 @@ class Stage:
 
 
 def instructions(text):
-    """(INSTRUCTION, rest) of every step; continued lines joined, comments between them left out."""
+    """(INSTRUCTION, rest) of every step. Continued lines are joined, and comments between them are skipped."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     for line in joined.splitlines():
@@ -40,7 +40,7 @@ def read(text):
 
 
 def ignored(path, patterns):
-    """Whether `path` stays out of the build context: the last pattern that fits it or a folder above decides."""
+    """True if `path` is not in the build context. The last pattern that matches it or a folder above it decides."""
     parts = path.split("/")
     above = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
     out = False

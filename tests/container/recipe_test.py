@@ -1,4 +1,4 @@
-"""What can be said of the image's recipe without building it; image_test.py builds it."""
+"""Checks of the image's recipe without a build. image_test.py builds the image."""
 import importlib.metadata
 import os
 import pathlib
@@ -11,7 +11,7 @@ import recipe
 
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 sys.path.insert(0, str(SOURCE / "deploy/container"))
-import bill_of_materials  # noqa: E402  (the script under test)
+import sbom  # noqa: E402  (the script under test)
 
 CONTAINERFILE = (SOURCE / "deploy/container/Containerfile").read_text()
 ARGUMENTS, STAGES = recipe.read(CONTAINERFILE)
@@ -65,7 +65,7 @@ def test_nothing_is_fetched_but_by_package_managers():
 
 def test_the_image_takes_from_the_build_stage_only_what_was_laid_out_for_it():
     taken = [copy for stage in STAGES[1:] for copy in stage.of("COPY")]
-    assert taken == ["--from=build /out/root/ /", "--from=bill /out/sbom.spdx.json /usr/share/doc/tandem/sbom.spdx.json"]
+    assert taken == ["--from=build /out/root/ /", "--from=sbom /out/sbom.spdx.json /usr/share/doc/tandem/sbom.spdx.json"]
 
 
 def test_the_open_containers_labels_are_there():
@@ -103,12 +103,12 @@ def test_the_pins_of_the_build_stage_are_those_of_the_checkout():
     wanted = " ".join(importlib.metadata.requires("torch") or [])
     for name in ("nvidia-cuda-cupti", "nvidia-cuda-runtime"):
         stated = re.search(rf"{name}==([\w.]+)", wanted)
-        # A LibTorch without CUDA asks for neither.
+        # A LibTorch without CUDA needs neither.
         assert stated is None or programs[name] == stated.group(1)
 
 
 def test_no_target_is_compiled_for_the_build_machine_alone():
-    """Kernels for wider vectors carry their own target attribute and are chosen when the program runs."""
+    """Kernels for wider vectors have a target attribute and are chosen at run time."""
     lists = [SOURCE / "CMakeLists.txt", *(SOURCE / "cmake").glob("*.cmake")]
     lists += [path for folder in ("proto", "common", "rollout_server", "trainer", "drift_lab", "cli")
               for path in (SOURCE / folder).rglob("CMakeLists.txt")]
@@ -138,15 +138,15 @@ Version: 1
 """
 
 
-def test_the_bill_names_installed_debian_packages_and_no_removed_ones():
-    found = list(bill_of_materials.debian_packages(STATUS, 'ID=debian\nVERSION_ID="12"\n'))
+def test_the_sbom_names_installed_debian_packages_and_no_removed_ones():
+    found = list(sbom.debian_packages(STATUS, 'ID=debian\nVERSION_ID="12"\n'))
     assert [p["name"] for p in found] == ["libre2-9"]
     assert found[0]["versionInfo"] == "20220601+dfsg-1+b1"
     assert found[0]["externalRefs"][0]["referenceLocator"] == (
         "pkg:deb/debian/libre2-9@20220601%2Bdfsg-1%2Bb1?arch=amd64&distro=debian-12")
 
 
-def test_the_bill_names_crates_that_are_linked_and_not_those_of_build_scripts_tests_or_macros():
+def test_the_sbom_names_crates_that_are_linked_and_not_those_of_build_scripts_tests_or_macros():
     def crate(name, licence, source="registry", kind="lib"):
         return {"id": name, "name": name, "version": "1.0.0", "license": licence, "source": source,
                 "targets": [{"kind": [kind]}]}
@@ -162,14 +162,14 @@ def test_the_bill_names_crates_that_are_linked_and_not_those_of_build_scripts_te
             {"id": "linked", "deps": [edge("deep", None), edge("macro", None)]},
             {"id": "macro", "deps": [edge("parser", None)]}, {"id": "parser", "deps": []},
             {"id": "deep", "deps": []}, {"id": "script", "deps": []}, {"id": "test", "deps": []}]}}
-    found = list(bill_of_materials.crates(metadata))
+    found = list(sbom.crates(metadata))
     assert [(p["name"], p["licenseDeclared"]) for p in found] == [
         ("deep", "MIT"), ("linked", "MIT OR Apache-2.0")]
 
 
 def test_a_licence_that_is_no_expression_is_not_repeated_as_one():
     def declared(licence):
-        return bill_of_materials.package("pypi", "x", "1", "pkg:pypi/x@1", licence)["licenseDeclared"]
+        return sbom.package("pypi", "x", "1", "pkg:pypi/x@1", licence)["licenseDeclared"]
     assert declared("Apache-2.0 OR MIT") == "Apache-2.0 OR MIT"
     assert declared("see the LICENSE file!") == "NOASSERTION"
     assert declared("LicenseRef-NVIDIA-Proprietary") == "NOASSERTION"

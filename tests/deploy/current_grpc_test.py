@@ -1,5 +1,5 @@
-"""deploy/setup/current_grpc.sh without a network and without a root folder: stand-ins for mmdebstrap, for entering the root and
-for cargo write down what they are asked for, and a build makes tests that say what gtest says."""
+"""deploy/setup/current_grpc.sh without a network and without a root folder. Stand-ins for mmdebstrap, for entering the root and
+for cargo record their arguments, and a build makes tests that print what gtest prints."""
 import fcntl
 import os
 import pathlib
@@ -13,7 +13,7 @@ SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 STUBS = {
     "id": "echo 0",
     "apt-cache": 'echo " 500 http://mirror.example/debian bookworm/main amd64 Packages"',
-    # The argument after the suite is the folder.
+    # The folder is the argument after the suite.
     "mmdebstrap": 'echo "mmdebstrap $*" >>"$ASKED"; [[ -z ${NO_NETWORK:-} ]] || exit 100\n'
                   'while [[ $1 != unstable ]]; do shift; done; mkdir -p "$2"',
     "cargo": 'echo "cargo $* into $CARGO_TARGET_DIR" >>"$ASKED"',
@@ -37,7 +37,7 @@ case $command in
     done ;;
 esac""",
 }
-# The environment's Python: has what is imported, and a pytest of three tests.
+# The Python of the environment, with the imported modules and a pytest with three tests.
 PYTHON = 'case "$1 $2" in "-m pytest") echo "pytest ${*: -1} of $TANDEM_BIN" >>"$ASKED"; echo "3 passed in 0.1s" ;; esac'
 
 
@@ -53,7 +53,7 @@ class Checkout:
             (self.tree / name).touch()
 
     def run(self, *arguments, **environment):
-        """(exit code, what was asked for, stderr)"""
+        """(exit code, recorded arguments, stderr)"""
         self.asked.write_text("")
         done = subprocess.run([self.tree / "deploy/setup/current_grpc.sh", *arguments], capture_output=True, text=True, check=False,
                               env={**os.environ, "PATH": f"{self.stubs}:{os.environ['PATH']}", "ASKED": str(self.asked), **environment})
@@ -185,7 +185,7 @@ def test_what_is_missing_is_said_before_anything_is_made(checkout, missing, mess
     if missing == "python":
         write_program(checkout.tree / ".deps/venv/bin/python", "exit 1")
     elif missing == "mmdebstrap":
-        # bash finds a command only where PATH leads: to the stand-ins, and to what the script itself runs.
+        # PATH has only the stand-ins and the programs that the script itself runs.
         (checkout.stubs / "mmdebstrap").unlink()
         for name in ("bash", "dirname", "sed", "head", "mkdir"):
             (checkout.stubs / name).symlink_to(shutil.which(name))
@@ -206,7 +206,7 @@ def test_without_a_directory_it_says_how_it_is_called(checkout):
 
 
 def test_configuring_does_not_say_that_a_library_which_is_there_could_not_be_found(tmp_path):
-    """gRPC's own search for c-ares does (cmake/Findc-ares.cmake)."""
+    """gRPC's own search for c-ares reports it (cmake/Findc-ares.cmake)."""
     (tmp_path / "CMakeLists.txt").write_text(
         f"cmake_minimum_required(VERSION 3.25)\nproject(search CXX)\nlist(APPEND CMAKE_MODULE_PATH \"{SOURCE}/cmake\")\n"
         "find_package(gRPC CONFIG REQUIRED)\nif(NOT TARGET c-ares::cares)\n  message(FATAL_ERROR lost)\nendif()\n")

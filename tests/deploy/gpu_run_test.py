@@ -9,7 +9,7 @@ import tarfile
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "deploy/gpu/run.sh"
 
-# Stands for the target's Python: names a device and a LibTorch, makes "models", and accepts what it is given.
+# A stand-in for the Python of the target. It reports a device and a LibTorch, makes "models", and accepts all arguments.
 PYTHON = """#!/bin/bash
 if [[ $1 == *random_model.py ]]; then mkdir -p "$3" && touch "$3/model.safetensors"; fi
 cat >/dev/null
@@ -31,7 +31,7 @@ def test_the_quick_pass_fits_into_eight_minutes_with_unpacking():
 
 
 def bundle(folder, programs):
-    """The parts of a bundle in which every program is the shell text that `programs` has for it, or says its name."""
+    """The parts of a bundle in which every program is the shell script of `programs`, or one that prints its name."""
     stage = folder / "stage"
     for part in ("bin", "results", "deploy/gpu", "tests"):
         (stage / part).mkdir(parents=True)
@@ -58,7 +58,7 @@ def run_quick(folder, programs=None):
     python = folder / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)
-    # ldd says nothing of a shell script; here it stands for one that finds everything.
+    # ldd does not work on a shell script. This stand-in finds all libraries.
     (folder / "ldd").write_text("#!/bin/bash\necho ok\n")
     (folder / "ldd").chmod(0o755)
     ran = subprocess.run(
@@ -102,7 +102,7 @@ def test_a_pass_without_time_says_so(tmp_path):
 
 
 def test_every_flag_that_the_script_gives_a_benchmark_is_one_of_it():
-    """Without a device the benchmarks are not run, so nobody else finds a flag that was renamed."""
+    """Without a device, benchmarks do not run, so only this test finds a renamed flag."""
     commands = re.findall(r"bin/tandem (bench \w+)((?:[^\n]*\\\n)*[^\n]*)", SCRIPT.read_text())
     assert len(commands) >= 6
     for command, words in commands:

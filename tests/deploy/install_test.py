@@ -1,4 +1,4 @@
-"""`make install`: what it copies runs without the checkout. Needs patchelf: deploy/setup/install.sh --install."""
+"""The programs that `make install` copies run without the checkout. Needs patchelf: deploy/setup/install.sh --install."""
 import json
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Alerts, dashboards and runbook fit each other. Needs promtool: deploy/setup/install.sh --observability."""
+"""Alerts, dashboards and runbook are consistent. Needs promtool: deploy/setup/install.sh --observability."""
 import json
 import os
 import pathlib
@@ -34,12 +34,12 @@ def test_every_alert_is_tested_both_ways():
 
 
 def test_the_threshold_of_drift_is_the_trainers_own():
-    """One number, trainer/metrics/alerts.h; docs/configuration.md is what the binary prints of it."""
-    knob = re.search(r"^\| `trainer\.alerts\.drift_guard` \| number \| `([\d.]+)`",
-                     (SOURCE / "docs" / "configuration.md").read_text(), re.MULTILINE)[1]
+    """The number is in trainer/metrics/alerts.h, and docs/configuration.md is printed by the program."""
+    threshold = re.search(r"^\| `trainer\.alerts\.drift_guard` \| number \| `([\d.]+)`",
+                          (SOURCE / "docs" / "configuration.md").read_text(), re.MULTILINE)[1]
     rule = re.search(r"alert: TandemDriftHigh\n +expr: (\w+) > ([\d.]+)$", RULES.read_text(), re.MULTILINE)
-    assert rule.groups() == ("tandem_trainer_drift_mean_abs_delta", knob)
-    assert f"more than {knob} nats" in (SOURCE / "docs" / "runbook.md").read_text()
+    assert rule.groups() == ("tandem_trainer_drift_mean_abs_delta", threshold)
+    assert f"more than {threshold} nats" in (SOURCE / "docs" / "runbook.md").read_text()
 
 
 def test_every_alert_has_a_paragraph_of_the_runbook_and_names_it():

@@ -1,4 +1,4 @@
-"""What pages show of run files and command lines is held to the binary, so that it works when it is pasted."""
+"""The run files and command lines of pages are checked with the programs, so that they work when they are pasted."""
 import os
 import pathlib
 import re
@@ -31,11 +31,11 @@ def name_of(page):
 # Run files.
 
 def run_files():
-    """(page and number, text) of every block that is a run file or a part of one: in YAML, with a section of it."""
+    """(page and number, text) of every YAML block that is a run file or a part of one."""
     for page in PAGES:
         for number, (language, block) in enumerate(BLOCK.findall(text_of(page))):
             tops = re.findall(r"^(\w+):", block, re.M)
-            if language == "yaml" and not {"apiVersion", "rules"} & set(tops):  # those are Kubernetes'
+            if language == "yaml" and not {"apiVersion", "rules"} & set(tops):  # those belong to Kubernetes
                 yield pytest.param(block, id=f"{name_of(page)}-{number}")
 
 
@@ -45,8 +45,8 @@ def test_there_are_run_files_to_check():
 
 @pytest.mark.parametrize("block", list(run_files()))
 def test_a_pasted_run_file_is_understood(block, tmp_path):
-    """2 would be an unknown name, a wrong type or a value out of range; 3, models and files that are not here, is not the
-    block's fault."""
+    """Exit code 2 would be an unknown name, a wrong type or a value out of range. Exit code 3 is a missing model or file, which
+    is not a mistake of the block."""
     config = tmp_path / "run.yaml"
     config.write_text(block)
     sets = [] if re.search(r"^  model:", block, re.M) else ["--set", "trainer.model=MODEL"]
@@ -57,14 +57,14 @@ def test_a_pasted_run_file_is_understood(block, tmp_path):
 
 # Names of options.
 
-def knobs():
+def known_options():
     reference = call("run", "--help-config").stdout
     names = set(re.findall(r"^\| `([\w.]+)` \|", reference, re.M))
     return names | set(re.findall(r"^## ([\w.]+)$", reference, re.M))
 
 
 def named_in(text):
-    """Dotted names of a run file's sections, as code shows them: `trainer.steps`, server.engine.dtype=fp32."""
+    """Dotted names of options in code of pages: `trainer.steps`, server.engine.dtype=fp32."""
     code = "\n".join([block for _, block in BLOCK.findall(text)] + re.findall(r"`([^`\n]+)`", BLOCK.sub("", text)))
     names = re.findall(rf"(?<![\w./-])(?:{'|'.join(SECTIONS)})(?:\.\w+)+(?:\.\*)?(?![\w/(])", code)
     files = re.compile(r"\.(cc|h|py|md|yaml|yml|json|jsonl|log|sh|proto|port|html|txt)$")
@@ -80,29 +80,29 @@ def test_names_are_found_where_code_has_them():
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("configuration.md", "bad_input.md")],
                          ids=name_of)
 def test_every_option_that_a_page_names_is_one_of_the_binary(page):
-    known = knobs()  # the page of bad input shows unknown ones, the reference is compared whole
+    known = known_options()  # the page about bad input shows unknown ones, and the reference is compared as a whole
     assert len(known) > 150
-    maps = {"trainer.reward.weights"}  # entries of a mapping are names of the reader's
+    maps = {"trainer.reward.weights"}  # the names of entries in a mapping are chosen by the reader
     unknown = [name for name in sorted(named_in(text_of(page)))
                if name.removesuffix(".*") not in known and not any(name.startswith(one + ".") for one in maps)]
     assert not unknown, unknown
 
 
 def test_the_settings_of_every_correction_can_be_set(tmp_path):
-    """The second column of the table of methods, which is what one pastes behind --set."""
+    """The second column of the table of methods, which can be pasted after --set."""
     (tmp_path / "run.yaml").write_text("trainer: {model: MODEL, data: {train: train.jsonl}}\n")
     rows = re.findall(r"^\| `\w+` \| `((?:trainer\.[\w.]+=\S+ ?)+)` \|", text_of(SOURCE / "docs/corrections.md"), re.M)
     assert len(rows) > 20
     for settings in rows:
         sets = [word for setting in settings.split() for word in ("--set", setting)]
         done = call("run", "run.yaml", "--dry-run", *sets, cwd=tmp_path)
-        assert done.returncode == 3, (settings, done.stderr)  # the model is not here
+        assert done.returncode == 3, (settings, done.stderr)  # the model does not exist
 
 
 # Command lines.
 
 def commands():
-    """(page, command line) of every line of a block that calls tandem; lines that go on are joined."""
+    """(page, command line) of every line of a block that calls tandem. Continued lines are joined."""
     for page in PAGES:
         for _, block in BLOCK.findall(text_of(page)):
             lines = re.sub(r"\\\n|\n(?= {10,})", " ", block).split("\n")
@@ -115,7 +115,7 @@ def commands():
 
 @pytest.fixture(scope="module")
 def helps():
-    """The help of each command as it is asked for, once."""
+    """The help of each command. Each is requested once."""
     seen = {}
 
     def help_of(words):

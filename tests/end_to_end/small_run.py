@@ -1,4 +1,4 @@
-"""A whole run of the pair on a small random model, through `tandem run`: support of the end-to-end tests."""
+"""Complete runs of server and trainer on a small random model with `tandem run`, for end-to-end tests."""
 import json
 import os
 import pathlib
@@ -14,8 +14,8 @@ def has_native_bf16():
 
 
 def without_native_bf16(monkeypatch):
-    """An fp32 engine rounded at the sites is a bf16 one bit for bit, but with the instructions of AVX512-BF16, which
-    round the sums of pairs in a way of their own: has the processes of this test do without them."""
+    """An fp32 engine that rounds at the same sites gives the bits of a bf16 engine, except with the AVX512-BF16 instructions,
+    which round sums of pairs differently. This function disables them for the processes of the test."""
     if has_native_bf16():
         monkeypatch.setenv("TANDEM_INSTRUCTION_SET", "avx512")
 
@@ -41,13 +41,13 @@ def write_config(folder, model, **trainer):
         "steps": 3, "prompts_per_step": 4, "completions_per_prompt": 4,
         "sampling": {"temperature": 1, "max_new_tokens": 12},
         "data": {"train": str(write_prompts(folder / "train.jsonl")), "chat": False},
-        # About half of the random completions hold one of these letters: groups with rewards that differ.
+        # About half of the random completions have one of these letters, so rewards differ within groups.
         "reward": {"weights": {"format": 1}, "format": "(?s).*[eq].*"},
         "optimizer": {"learning_rate": 1e-3}, **trainer}
     config = {"launch": {"num_servers": 1},
               "server": {"model": str(model), "engine": {"dtype": "fp32", "kv_capacity_tokens": 4096}},
               "trainer": section}
-    if "TANDEM_TEST_HISTORY" in os.environ:  # conftest.py, which checks it when the test ends
+    if "TANDEM_TEST_HISTORY" in os.environ:  # set by conftest.py, which checks the histories at the end of the test
         for role in ("server", "trainer"):
             config[role]["history"] = os.environ["TANDEM_TEST_HISTORY"]
     path = folder / "run.yaml"
@@ -63,8 +63,7 @@ def run(config, *arguments, timeout=240):
 
 
 def steps(folder):
-    """The lines of metrics.jsonl that belong to train steps. One that is being written has no end yet: a reader can
-    see the first pages of a write."""
+    """The lines of metrics.jsonl of train steps. A last line without an end is being written and is skipped."""
     text = (folder / "runs" / "small" / "metrics.jsonl").read_text(encoding="utf-8")
     whole = text[:text.rfind("\n") + 1]
     return [line for line in map(json.loads, whole.splitlines()) if "loss/total" in line]
@@ -91,3 +90,12 @@ def capture_of(folder, model, *arguments, engine=None, inject=None, steps=2, tim
     code, output = run(path, *arguments, timeout=timeout)
     assert code == 0, output
     return folder / "runs" / "small" / "captures" / f"step_{steps}"
+
+
+def drift(command, capture, *arguments, timeout=300):
+    """`tandem drift attribute` or `replay` on a capture: (exit code, stdout + stderr, its JSON or None)."""
+    out = capture.parent / f"{command}.json"
+    out.unlink(missing_ok=True)
+    done = subprocess.run([str(TANDEM), "drift", command, str(capture), "--json-out", str(out), *arguments],
+                          capture_output=True, text=True, timeout=timeout)
+    return done.returncode, done.stdout + done.stderr, json.loads(out.read_text()) if out.exists() else None

@@ -1,6 +1,6 @@
-"""The few calls of the Kubernetes API the tests' control plane and node agent make: JSON over HTTPS with a bearer token,
-and `Watched`, a local copy of one kind of object that a watch keeps up to date. Standard library only. Thread-safe: every
-thread has a connection of its own."""
+"""The calls of the Kubernetes API that the control plane and the node agent of the tests need: JSON over HTTPS with a bearer
+token, and `Watched`, a local copy of all objects of one kind that a watch keeps up to date. Standard library only.
+Thread-safe: every thread has its own connection."""
 import http.client
 import json
 import ssl
@@ -8,9 +8,9 @@ import threading
 import time
 import urllib.parse
 
-# Longer than any single answer takes on a busy machine; watches are ended by the server before it.
+# Longer than any answer takes on a busy machine. The server ends watches before that.
 TIMEOUT_SECONDS = 60
-IDLE_SECONDS = 20  # the server closes what is idle for longer than a minute
+IDLE_SECONDS = 20  # the server closes connections that are idle for longer than a minute
 WATCH_SECONDS = 40
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -18,7 +18,7 @@ STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
 
 class ApiError(Exception):
-    """What the API server refused: `code` is the HTTP status, `reason` the machine-readable word of its Status."""
+    """A refused request: `code` is the HTTP status, and `reason` the machine-readable reason in its Status."""
 
     def __init__(self, method, path, code, body):
         self.code = code
@@ -53,7 +53,7 @@ class ApiClient:
         return connection.getresponse()
 
     def call(self, method, path, body=None, content_type="application/json"):
-        """The decoded answer. What was broken off is asked again, except a POST: it may have been done."""
+        """The decoded answer. A request that was broken off is repeated, except a POST, which may have been executed."""
         try:
             response = self._send(self._connection(), method, path, body, content_type)
             data = response.read()
@@ -99,7 +99,7 @@ class ApiClient:
 
 
 def key_of(thing):
-    """namespace/name, or the bare name of what has no namespace."""
+    """namespace/name, or the name of an object without a namespace."""
     meta = thing["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else meta["name"]
 
@@ -134,7 +134,7 @@ class Watched(threading.Thread):
             try:
                 version = self._list() if version is None else self._follow(version)
             except (ApiError, OSError, http.client.HTTPException, ValueError):
-                version = None  # too old a version, or the server is gone: begin with a list again
+                version = None  # the version is too old, or the server is gone: start with a list again
                 self.stopped.wait(0.5)
 
     def _list(self):

@@ -1,6 +1,6 @@
-"""A Kubernetes control plane on this machine for tests: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the
-JobSet controller with its webhooks, all real, and nodes on which pods are processes (node_agent.py). Needs root and what
-`deploy/setup/install.sh --kubernetes` builds into .deps/kubernetes. Ready in a few seconds; everything dies with the test.
+"""A Kubernetes control plane on this machine for tests: real etcd, kube-apiserver, kube-controller-manager, kube-scheduler and
+JobSet controller with its webhooks, and nodes on which pods are processes (node_agent.py). Needs root and the programs that
+`deploy/setup/install.sh --kubernetes` builds into .deps/kubernetes. Ready in a few seconds. Everything ends with the test.
 
     with Cluster(tmp_path, images={"tandem": tandem_image()}) as cluster:
         cluster.apply_kustomization("deploy/kubernetes/overlays/jobset")     # or cluster.apply(yaml text, dict or list)
@@ -11,10 +11,10 @@ JobSet controller with its webhooks, all real, and nodes on which pods are proce
         cluster.serve_metrics()                                              # then autoscalers scale by the pods' /metrics
         print(cluster.log(pod), cluster.claim_folder("runs"), cluster.kubectl("get", "events"))
 
-`wait_for` fails with the cluster's events, pods and their last lines in its message; so does `with` on the way out of a
-failed test, into `report.txt` in its folder. Images are found by name without registry and tag. Pods have addresses of
-their own that this machine reaches (`address_of`), and names as DNS gives them in a cluster (node_agent.py says how, and what
-is not done: no NetworkPolicy, no limits, no kubectl exec, logs or port-forward; `run_in` stands for exec)."""
+When `wait_for` fails, its message has the cluster's events, pods and their last lines. After a failed test, `with` writes the
+same to `report.txt` in its folder. Images are found by their name without registry and tag. Pods have addresses that this
+machine reaches (`address_of`), and the names that DNS has in a cluster. node_agent.py says how, and what is missing:
+NetworkPolicies, limits, kubectl exec, logs and port-forward (`run_in` replaces exec)."""
 import json
 import os
 import pathlib
@@ -50,7 +50,7 @@ POD_LABELS = ("jobset.sigs.k8s.io/replicatedjob-name", "app.kubernetes.io/compon
 
 
 class Daemon:
-    """One program of the control plane, its output in `folder/name.log`. Killed with the thread that started it."""
+    """A program of the control plane with its output in `folder/name.log`. It is killed with the thread that started it."""
 
     def __init__(self, folder, name, *command, environment=None):
         self.name, self.log = name, pathlib.Path(folder) / f"{name}.log"
@@ -74,7 +74,7 @@ class Daemon:
             raise RuntimeError(f"{self.name} ended with {self.process.returncode}:\n{self.last_lines()}")
 
     def stop(self):
-        """At once: there is nothing to keep."""
+        """Kills it at once, because there is nothing to save."""
         self.process.kill()
         self.process.wait()
 
@@ -99,8 +99,8 @@ def binary(name):
 
 
 def tandem_image(**changes):
-    """The project's own image: its programs from TANDEM_BIN, run by the user of deploy's recipe. The source tree, with the
-    libraries under .deps that the programs were linked to, is there too, read-only."""
+    """The project's image, with its programs from TANDEM_BIN and the user of deploy's recipe. It also has the source tree,
+    read-only, with the libraries under .deps to which the programs are linked."""
     programs = pathlib.Path(os.environ.get("TANDEM_BIN", SOURCE / "build" / "release" / "bin"))
     return Image(**{"programs": {name: str(programs / name) for name in ("tandem", "rollout_server", "trainer")},
                     "read_only_trees": tuple({str(SOURCE): 0, str(programs): 0}), "user": 65532, "group": 65532,
@@ -112,9 +112,9 @@ def short_image_name(image):
 
 
 class Cluster:
-    """`images`: {name without registry and tag: Image}; "*" stands for any other. `nodes`: {name: capacity}, two by default.
-    `storage_classes`: their claims become folders, the first is the default. `namespace`: where everything below looks unless
-    told otherwise. `restart_backoff_seconds`: see NodeAgent."""
+    """`images`: {name without registry and tag: Image}; "*" matches any other. `nodes`: {name: capacity}, two by default.
+    `storage_classes`: their claims become folders, and the first is the default. `namespace`: the default namespace of all
+    methods. `restart_backoff_seconds`: see NodeAgent."""
 
     def __init__(self, folder, images=None, nodes=None, storage_classes=("standard",), namespace="default",
                  restart_backoff_seconds=10.0):
@@ -132,10 +132,10 @@ class Cluster:
             self.stop()
             raise
 
-    # -- coming up and going down --------------------------------------------------------------------------------------
+    # -- start and end -------------------------------------------------------------------------------------------------
 
     def _certificates(self):
-        """One authority for the API server and the webhooks, and the key that signs service account tokens."""
+        """Makes an authority for the API server and the webhooks, and the key that signs service account tokens."""
         def openssl(*words):
             subprocess.run(["openssl", *words], cwd=self.folder, check=True, capture_output=True, timeout=60)
         names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
@@ -213,12 +213,12 @@ class Cluster:
                   "--secure-port=0")
 
     def _install_definitions(self):
-        """Every definition in .deps/kubernetes/crds, so that objects of controllers that do not run here are admitted too."""
+        """Creates all definitions in .deps/kubernetes/crds, so that objects of controllers that do not run are also admitted."""
         definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         names = []
         for path in sorted((KUBERNETES / "crds").glob("*.yaml")):
             for document in yaml.load_all(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-                document["spec"].pop("conversion", None)  # by the webhook of a controller that is not here
+                document["spec"].pop("conversion", None)  # by the webhook of a controller that does not run
                 names.append(self.api.create(definitions, document)["metadata"]["name"])
 
         def established(name):
@@ -228,8 +228,8 @@ class Cluster:
             wait_until(lambda name=name: established(name), f"the definition {name} is established", START_SECONDS)
 
     def _start_jobset(self, webhook_port, health_port):
-        """The controller as its release runs it, webhooks too; only their address is this machine's and their certificate
-        ours, where a cluster has a Service and the controller makes its own."""
+        """Starts the controller with its webhooks as its release does, except that the webhooks have an address of this machine
+        and a certificate of the tests, instead of a Service and the controller's own certificate."""
         config = self.folder / "jobset.yaml"
         config.write_text(yaml.safe_dump({
             "apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
@@ -249,7 +249,7 @@ class Cluster:
                 self.api.create(f"/apis/admissionregistration.k8s.io/v1/{document['kind'].lower()}s", document)
 
     def serve_metrics(self, port_name="observe"):
-        """From here on HorizontalPodAutoscalers have metrics: those of the pods' own /metrics (metrics_api.py)."""
+        """Gives HorizontalPodAutoscalers the metrics of the pods' /metrics (metrics_api.py)."""
         self.metrics = MetricsApi(self.api, self.folder, self.agent.host_ip, port_name)
         self.wait_for(self.metrics.available, "the API server has the metrics APIs")
 
@@ -275,10 +275,10 @@ class Cluster:
         self.stop()
         assert kind is not None or not self.agent.complaints, self.agent.complaints
 
-    # -- asking and telling the API server -----------------------------------------------------------------------------
+    # -- requests to the API server ------------------------------------------------------------------------------------
 
     def kubectl(self, *words, text=None, check=True):
-        """Standard output of kubectl; AssertionError with what it said if it fails (or, unchecked, the finished process)."""
+        """The standard output of kubectl. AssertionError with its messages if it fails (or, unchecked, the finished process)."""
         done = subprocess.run([str(binary("kubectl")), "--kubeconfig", str(self.kubeconfig),
                                "--cache-dir", str(self.folder / "kubectl-cache"), *map(str, words)],
                               input=text, capture_output=True, text=True, timeout=120, check=False)
@@ -294,7 +294,7 @@ class Cluster:
         return self.kubectl("apply", "--validate=strict", "-f", "-", text=manifest, check=check)
 
     def apply_kustomization(self, path, check=True):
-        """What `kubectl apply -k` does. A path that is not absolute is one of the repository."""
+        """Does what `kubectl apply -k` does. Relative paths start in the repository."""
         built = self.kubectl("kustomize", SOURCE / path)
         return self.apply(built, check=check)
 
@@ -303,7 +303,7 @@ class Cluster:
         return f"{base}/{name}" if name else base
 
     def get(self, resource, name, namespace=None):
-        """An object, or None where there is none. `resource` is a key of RESOURCES."""
+        """An object, or None if there is none. `resource` is a key of RESOURCES."""
         try:
             return self.api.get(self.path(resource, name, namespace))
         except ApiError as error:
@@ -315,23 +315,23 @@ class Cluster:
         return self.api.get(self.path(resource, namespace=namespace)).get("items") or []
 
     def finished(self, jobset):
-        """"Completed" or "Failed" once a JobSet ended, "" before."""
+        """"Completed" or "Failed" after a JobSet ended, "" before."""
         return (self.get("jobsets", jobset) or {}).get("status", {}).get("terminalState", "")
 
     def wait_finished(self, jobset, state="Completed", seconds=300):
-        """Until a JobSet ended; at once an error if it ended otherwise."""
+        """Waits until a JobSet ended. Fails at once if it ended differently."""
         self.wait_for(lambda: self.finished(jobset), f"JobSet {jobset} ends", seconds)
         assert self.finished(jobset) == state, f"JobSet {jobset}: {self.finished(jobset)}\n{self.report()}"
 
     def condition(self, thing, kind):
-        """The condition of that type in an object's status, or None."""
+        """The condition with that type in the status of an object, or None."""
         return next((one for one in thing.get("status", {}).get("conditions", []) if one["type"] == kind), None)
 
     # -- pods ----------------------------------------------------------------------------------------------------------
 
     def pods(self, what=None, live=True):
-        """Pods, oldest first. `what`: a replicated job's name, a component, a job's name, an `app` label, or the start of the
-        pod's name. `live`: not ended and not being deleted."""
+        """Pods, oldest first. `what`: the name of a replicated job, a component, the name of a job, an `app` label, or the start
+        of the pod's name. `live`: only pods that have not ended and are not being deleted."""
         def wanted(pod):
             labels = pod["metadata"].get("labels") or {}
             named = (what is None or any(labels.get(label) == what for label in POD_LABELS)
@@ -342,13 +342,13 @@ class Cluster:
                                                                           pod["metadata"]["name"]))
 
     def pod(self, what):
-        """The one live pod `pods(what)` finds."""
+        """The only live pod of `pods(what)`."""
         found = self.pods(what)
         assert len(found) == 1, f"{len(found)} live pods match {what}: {[one['metadata']['name'] for one in found]}"
         return found[0]
 
     def fresh(self, pod):
-        """The same pod as it is now; None once it is gone (or another has its name)."""
+        """The current state of the same pod, or None if it is gone or another has its name."""
         now = self.get("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])
         return now if now is not None and now["metadata"]["uid"] == pod["metadata"]["uid"] else None
 
@@ -358,7 +358,7 @@ class Cluster:
         return bool(condition) and condition["status"] == "True"
 
     def wait_for_pod(self, what, state="Running", count=1, seconds=240):
-        """The pod (or list of `count` pods) once that many live ones match and all have the phase `state`, or "Ready"."""
+        """Waits until `count` live pods match and all have the phase `state`, or are "Ready". Returns the pod (or list of pods)."""
         def arrived():
             found = self.pods(what)
             return len(found) == count and all(
@@ -368,7 +368,7 @@ class Cluster:
         return found[0] if count == 1 else found
 
     def exit_code(self, pod, container=None):
-        """Of the last run of a container that has ended; None while it runs for the first time."""
+        """The exit code of the last run of a container that has ended, or None during its first run."""
         for status in (self.fresh(pod) or pod)["status"].get("containerStatuses", []):
             if container in (None, status["name"]):
                 ended = status["state"].get("terminated") or status.get("lastState", {}).get("terminated")
@@ -381,21 +381,21 @@ class Cluster:
         return worker
 
     def process_of(self, pod, container=None):
-        """Process id on this machine of a container's program, None while it does not run."""
+        """The process id on this machine of a container's program, or None if it does not run."""
         return self._worker(pod).program(container)
 
     def address_of(self, pod):
         return self.fresh(pod)["status"]["podIP"]
 
     def log(self, pod, container=None):
-        """All a pod's containers wrote, over restarts; also of pods that are gone."""
+        """All output of a pod's containers over restarts, also of pods that are gone."""
         meta = pod["metadata"]
         folder = self.folder / "pods" / meta["namespace"] / f"{meta['name']}-{meta['uid'][:8]}"
         paths = sorted(folder.glob(f"{container or '*'}-*.log"), key=lambda path: (path.stat().st_mtime, path.name))
         return "".join(path.read_text(errors="replace") for path in paths)
 
     def run_in(self, pod, *command, container=None):
-        """What `kubectl exec` does: the finished process of a command inside a container, as its user, with its environment."""
+        """Like `kubectl exec`: the finished process of a command in a container, with its user and its environment."""
         pid = str(self.process_of(pod, container))
         variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().rstrip(b"\0").split(b"\0")
         owner = pathlib.Path(f"/proc/{pid}").stat()
@@ -405,7 +405,7 @@ class Cluster:
                               timeout=120, check=False)
 
     def evict(self, pod):
-        """By the Eviction API, as `kubectl drain` does: budgets are respected (ApiError 429), DisruptionTarget is set."""
+        """Evicts a pod with the Eviction API, as `kubectl drain` does, with budgets (ApiError 429) and DisruptionTarget."""
         meta = pod["metadata"]
         self.api.create(f"{self.path('pods', meta['name'], meta['namespace'])}/eviction",
                         {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": meta["name"]}})
@@ -415,14 +415,14 @@ class Cluster:
         self.api.delete(self.path("pods", pod["metadata"]["name"], pod["metadata"]["namespace"]), **options)
 
     def claim_folder(self, claim):
-        """Where the files of a PersistentVolumeClaim are."""
+        """The folder with the files of a PersistentVolumeClaim."""
         return self.storage.folder_of(self.namespace, claim)
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def wait_for(self, condition, why, seconds=240):
-        """Returns when `condition()` holds; AssertionError with `why` and the cluster's state after `seconds`. Asked every
-        0.1 s."""
+        """Returns when `condition()` is true. AssertionError with `why` and the state of the cluster after `seconds`. It is
+        checked every 0.1 s."""
         last = [0.0]
 
         def asked():
@@ -436,7 +436,7 @@ class Cluster:
             raise AssertionError(f"not within {seconds} s: {why}\n{self.report()}") from None
 
     def report(self):
-        """For people, after a failure: pods, what they last wrote, events, what ended of the control plane."""
+        """A text about a failure: pods and their last lines, events, programs of the control plane that ended."""
         lines = []
         try:
             for pod in self.pods(live=False):

@@ -1,5 +1,5 @@
-"""The harness of the Kubernetes tests does what a cluster does, by the API server's and JobSet's own word: admission,
-restarts, policies, eviction, names. Pods here are small programs, not the pair."""
+"""The harness of the Kubernetes tests behaves like a cluster, according to the API server and JobSet: admission, restarts,
+policies, eviction, names. Pods are small programs here, and not trainer and server."""
 import pathlib
 import re
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 from control_plane import ApiError, Cluster, Image
 
-# Prints a line and waits for SIGTERM, then says so, takes `linger` seconds and ends with `code`.
+# Prints a line, waits for SIGTERM, prints it, waits `linger` seconds and ends with `code`.
 SERVER = """
 import signal, sys, threading
 stop = threading.Event()
@@ -146,7 +146,7 @@ def test_eviction_asks_first_waits_for_the_grace_and_is_not_counted(cluster):
 
 
 def test_a_server_that_drains_with_exit_code_0_has_completed_its_job(cluster):
-    """Why programs under a Job must not end with 0 when they are only asked to go."""
+    """Shows why programs of a Job must not end with 0 when they are told to stop."""
     cluster.apply(job_set("drains", replicated_job("rollout", python(SERVER, 0, 0), policy=[IGNORE_DISRUPTION])))
     one = cluster.wait_for_pod("drains-rollout-")
     cluster.wait_for(lambda: "serving" in cluster.log(one), "it serves")
@@ -155,7 +155,7 @@ def test_a_server_that_drains_with_exit_code_0_has_completed_its_job(cluster):
 
 
 def test_pods_find_each_other_by_name_before_they_are_ready(cluster):
-    # Both stay when they have found the other: the addresses of a pod that is done are in no name any more.
+    # Both continue to run after they have found each other, because names have no addresses of pods that are done.
     look = ("import socket, sys\nname = sys.argv[1]\nfound = set()\nwhile len(found) < int(sys.argv[2]):\n"
             "  try: found |= {one[4][0] for one in socket.getaddrinfo(name, 80, socket.AF_INET)}\n"
             "  except socket.gaierror: pass\nprint(*sorted(found), flush=True)\n"
@@ -214,7 +214,7 @@ def test_probes_gate_readiness_and_the_dead_are_restarted(cluster):
     assert container_status("restartCount") == 0
     (state / "live").unlink()
     cluster.wait_for(lambda: container_status("restartCount") == 1, "what is not alive is restarted")
-    assert cluster.exit_code(one) == 137  # Python as process 1 does not hear SIGTERM
+    assert cluster.exit_code(one) == 137  # Python as process 1 ignores SIGTERM
     cluster.delete_pod(one, grace_seconds=0)
 
 
@@ -297,7 +297,7 @@ def test_an_autoscaler_follows_the_metrics_of_the_pods(cluster):
                              "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "scaled"},
                              "metrics": [{"type": "Pods", "pods": {"metric": metric,
                                                                    "target": {"type": "AverageValue", "averageValue": "1"}}}]}}])
-    cluster.wait_for_pod("scaled", "Ready", count=3)  # three wait at every server, one is wanted at each
+    cluster.wait_for_pod("scaled", "Ready", count=3)  # three groups wait at each server, and the target is one
     (queue / "waiting").write_text("0")
     cluster.wait_for_pod("scaled", "Ready", count=1)
     cluster.kubectl("delete", "hpa/scaled", "deployment/scaled")

@@ -1,5 +1,5 @@
-"""A provisioner of PersistentVolumes for the tests: every claim of its class becomes a folder of this machine, that all
-nodes share (ReadWriteMany works). The real binder of kube-controller-manager does the binding."""
+"""A provisioner of PersistentVolumes for the tests: every claim of its classes becomes a folder on this machine that all nodes
+share (ReadWriteMany works). kube-controller-manager binds the claims."""
 import pathlib
 
 from api_client import ApiError, Watched
@@ -8,7 +8,7 @@ PROVISIONER = "tests.tandem/local-folder"
 
 
 class LocalStorage:
-    """Makes `class_names` storage classes, the first of them the default, and serves their claims from `folder`."""
+    """Creates the storage classes `class_names`, of which the first is the default, and serves their claims from `folder`."""
 
     def __init__(self, client, folder, class_names=("standard",)):
         self.client, self.folder = client, pathlib.Path(folder)

@@ -1,6 +1,6 @@
-"""What deploy/kubernetes and `tandem render k8s` hand to a cluster, without one: every overlay with every component builds, is
-valid by the schemas of Kubernetes and of the custom resources, keeps the rules a reviewer would tick, and says to the
-programs only what their --help knows."""
+"""Checks the manifests of deploy/kubernetes and `tandem render k8s` without a cluster: every overlay builds with every component,
+is valid for the schemas of Kubernetes and of the custom resources, follows the usual rules of reviews, and uses only flags
+that the programs have."""
 import copy
 import itertools
 import json
@@ -23,7 +23,7 @@ ROLES = ["trainer", "rollout"]
 
 
 def build(tmp_path, overlay, components=()):
-    """The objects of an overlay with components, as a user's own kustomization would ask for them."""
+    """The objects of an overlay with components, as a kustomization of a user would make them."""
     link = tmp_path / "kubernetes"
     if not link.exists():
         subprocess.run(["cp", "-r", str(TREE), str(link)], check=True)
@@ -39,7 +39,7 @@ def of_kind(objects, *kinds):
 
 
 def workloads(objects):
-    """{role: (its job or deployment spec, its pod template)}; each role once."""
+    """{role: (spec of its job or deployment, pod template)}. Each role occurs once."""
     found = {}
     for thing in objects:
         if thing["kind"] == "JobSet":
@@ -151,7 +151,7 @@ def test_probes_ask_the_observe_port_for_start_life_and_readiness(overlay, tmp_p
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_jobs_restart_what_failed_and_stop_where_another_try_would_end_the_same(overlay, tmp_path):
     for role, (spec, template) in workloads(build(tmp_path, overlay)).items():
-        if "selector" in spec:  # a Deployment brings its pods back itself
+        if "selector" in spec:  # a Deployment restarts its pods itself
             assert "restartPolicy" not in template["spec"]
             continue
         assert template["spec"]["restartPolicy"] == "Never" and spec["podReplacementPolicy"] == "Failed"
@@ -178,7 +178,7 @@ def test_the_jobset_succeeds_with_its_trainer_and_fails_where_a_job_says_so(tmp_
 
 
 def test_start_order_is_left_to_the_programs(tmp_path):
-    """A gang scheduler waits for pods that a controller would only make later: dependsOn and waits of init containers hang."""
+    """A gang scheduler waits for all pods, so pods that are created or started after others (dependsOn, init containers) would hang."""
     for overlay in OVERLAYS:
         objects = build(tmp_path, overlay, COMPONENTS)
         assert "dependsOn" not in json.dumps(objects) and "startupPolicy" not in json.dumps(objects)
@@ -220,7 +220,7 @@ def test_closed_networks_open_what_the_run_needs_and_no_more(tmp_path):
     assert [port["port"] for port in deny["egress"][0]["ports"]] == [53, 53], "names can be looked up"
 
     def who(rules):
-        """{(component or label, ports)} that a list of peers lets through."""
+        """{(component or label, ports)} that a list of peers allows."""
         return {(tuple(sorted(peer.get("podSelector", peer.get("namespaceSelector"))["matchLabels"].values())),
                  tuple(port["port"] for port in rule.get("ports", []))) for rule in rules
                 for peer in rule.get("from", rule.get("to"))}
@@ -247,19 +247,19 @@ def expanded(words, values):
 
 @pytest.mark.parametrize("overlay,components", [*itertools.product(OVERLAYS, [[], ["mutual-tls"]])])
 def test_what_a_pod_says_to_its_program_the_program_knows(overlay, components, tmp_path):
-    """Flags from --help, knobs from --help-config, variables of the launch from the page of launchers."""
+    """Flags are in --help, options in --help-config, and variables of the launch on the page about launchers."""
     objects = build(tmp_path, overlay, components)
     for _, template in workloads(objects).values():
         only = container(template)
         program = BIN / pathlib.Path(only["command"][0]).name
         flags = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
-        knobs = subprocess.run([program, "--help-config"], capture_output=True, text=True, check=True).stdout
-        knobs = set(re.findall(r"^\s*([\w.]+)", knobs, re.M)) | set(re.findall(r"`([\w.]+)`", knobs))
+        options = subprocess.run([program, "--help-config"], capture_output=True, text=True, check=True).stdout
+        options = set(re.findall(r"^\s*([\w.]+)", options, re.M)) | set(re.findall(r"`([\w.]+)`", options))
         for word in expanded(only["args"], settings(objects)):
             flag, _, value = word.partition("=")
             assert flag in flags, f"{program.name} does not know {flag}"
             if flag == "--set":
-                assert any(knob.endswith(value.partition("=")[0].split(".", 1)[1]) for knob in knobs), value
+                assert any(option.endswith(value.partition("=")[0].split(".", 1)[1]) for option in options), value
     known = (SOURCE / "docs" / "scaling.md").read_text()
     for name in set(settings(objects)) - {"SERVERS", "ROLLOUT_SECURITY", "TRAINER_SECURITY"}:
         assert f"`{name}`" in known, name
@@ -390,7 +390,7 @@ def test_gpus_are_asked_for_where_the_run_computes_on_them(tmp_path):
     ({"kubernetes": {"overlay": "helm"}}, [], "jobset"),
     ({"kubernetes": {"imag": "x"}}, [], "launch.kubernetes.image"),
 ])
-def test_what_cannot_be_rendered_is_refused_with_the_knob(launch, words, complaint, tmp_path):
+def test_what_cannot_be_rendered_is_refused_with_the_option(launch, words, complaint, tmp_path):
     done, out = render(tmp_path, *words, **launch)
     assert done.returncode == 2 and complaint in done.stderr, done.stderr
     assert not out.exists()

@@ -1,6 +1,6 @@
-"""What a metrics adapter is to a HorizontalPodAutoscaler: the APIs custom.metrics.k8s.io/v1beta2 (of pods) and
-external.metrics.k8s.io/v1beta1 (sums over the pods of a namespace), answered by scraping the pods' own /metrics when asked.
-The real controller manager does the scaling. A sample's labels can be selected by `name=value`, joined by commas."""
+"""A metrics adapter for HorizontalPodAutoscalers: the APIs custom.metrics.k8s.io/v1beta2 (of pods) and
+external.metrics.k8s.io/v1beta1 (sums over the pods of a namespace). It scrapes the pods' /metrics for each request. The real
+controller manager does the scaling. Labels of a sample can be selected with `name=value`, joined by commas."""
 import http.client
 import http.server
 import json
@@ -18,12 +18,12 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def target_labels(pod):
-    """As a PodMonitor's podTargetLabels puts a pod's labels on its samples."""
+    """Adds labels of a pod to its samples, as podTargetLabels of a PodMonitor does."""
     return {re.sub(r"\W", "_", name): value for name, value in pod["metadata"].get("labels", {}).items()}
 
 
 def samples_of(text, metric, wanted, target=None):
-    """The values in a scrape of the samples of `metric` that have the labels `wanted`, with those of the target."""
+    """The values in a scrape of the samples of `metric` whose labels, with those of the target, include `wanted`."""
     found = []
     for line in text.splitlines():
         match = SAMPLE.match(line)
@@ -40,8 +40,8 @@ def selector_of(text):
 
 
 class MetricsApi:
-    """Serves on `address` (not a loopback one: Endpoints may not have it) with the certificate in `folder`, and registers with
-    the API server. `port_name`: the containers' port that is scraped."""
+    """Serves on `address` (not a loopback address, which Endpoints must not have) with the certificate in `folder`, and registers
+    with the API server. `port_name`: the port of the containers that is scraped."""
 
     def __init__(self, client, folder, address, port_name="observe"):
         self.client, self.port_name = client, port_name

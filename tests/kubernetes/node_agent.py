@@ -1,13 +1,13 @@
-"""A small node agent ("kubelet") for tests: registers nodes with the API server, keeps them Ready, and runs the pods that are
-bound to them as processes of this machine (pod_worker.py, pod_sandbox.py). Needs root.
+"""A small node agent ("kubelet") for tests. It registers nodes with the API server, keeps them Ready, and runs the pods that are
+bound to them as processes on this machine (pod_worker.py, pod_sandbox.py). Needs root.
 
-Done as a kubelet does it: environment (values, ConfigMaps, Secrets, fieldRef, resourceFieldRef), volumes (configMap, secret,
+It behaves like a kubelet in: environment (values, ConfigMaps, Secrets, fieldRef, resourceFieldRef), volumes (configMap, secret,
 downwardAPI, projected, emptyDir, memory too, persistentVolumeClaim, hostPath), identity, capabilities, read-only roots,
 probes, restarts, deletion and eviction with preStop, SIGTERM and grace, statuses, termination messages.
-Not done: a field that is not known fails its pod with the field's name; the few that cannot matter here are collected in
-`not_enforced` (resource limits, seccomp; see pod_spec.py). NetworkPolicies are not enforced. Names: every pod has an
-/etc/hosts with the names DNS would answer, replaced in one step whenever they change; the name of a Service that has an
-address of its own gives the addresses of its ready pods instead, so its ports have to be the pods' ports."""
+A pod with an unknown field fails with the name of the field. The few fields that cannot matter here are collected in
+`not_enforced` (resource limits, seccomp; see pod_spec.py). NetworkPolicies are not enforced. Every pod has an /etc/hosts with
+the names that DNS would have, which is replaced atomically when they change. The name of a Service with an address gives the
+addresses of its ready pods instead, so the ports of the Service must be those of the pods."""
 import concurrent.futures
 import http.client
 import pathlib
@@ -33,8 +33,8 @@ def micro_time():
 
 
 class NodeAgent:
-    """`image_for(name)` is the Image that stands for a container image, or None. `restart_backoff_seconds`: the first delay
-    of a container that keeps failing, 10 in a kubelet."""
+    """`image_for(name)` returns the Image for a container image, or None. `restart_backoff_seconds`: the first delay of a
+    container that keeps failing (10 in a kubelet)."""
 
     def __init__(self, client, folder, image_for, restart_backoff_seconds=10.0):
         self.client, self.folder, self.image_for = client, pathlib.Path(folder), image_for
@@ -58,7 +58,7 @@ class NodeAgent:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def add_node(self, name, capacity=None, labels=None):
-        """Registers a Ready node; `capacity` adds to or replaces DEFAULT_CAPACITY, for example {"nvidia.com/gpu": "8"}."""
+        """Registers a Ready node. `capacity` extends or overrides DEFAULT_CAPACITY, for example {"nvidia.com/gpu": "8"}."""
         amounts = {**DEFAULT_CAPACITY, **(capacity or {})}
         self.client.create("/api/v1/nodes", {
             "apiVersion": "v1", "kind": "Node",
@@ -70,7 +70,7 @@ class NodeAgent:
         self._changed("Pod", None)
 
     def lose_node(self, name):
-        """As if its power was cut: its processes die, it is heard of no more, and the API server is told nothing."""
+        """Simulates a power failure of the node: its processes die, and the API server is not told."""
         with self.lock:
             del self.nodes[name]
             lost = [uid for uid, worker in self.workers.items() if worker.pod["spec"]["nodeName"] == name]
@@ -103,7 +103,7 @@ class NodeAgent:
                     if error.code == 404:
                         self._make_lease(leases, name, spec)
                 except (OSError, http.client.HTTPException):
-                    pass  # the API server is stopping or being restarted: the next beat
+                    pass  # the API server is stopping or restarting; the next heartbeat tries again
 
     def _make_lease(self, leases, name, spec):
         try:
@@ -152,7 +152,7 @@ class NodeAgent:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def hosts_of(self, pod, address):
-        """The /etc/hosts of one pod: itself, and what DNS would know of the Services."""
+        """The /etc/hosts of one pod: its own name, and the names of Services that DNS would have."""
         namespace = pod["metadata"]["namespace"]
         own = pod["spec"].get("hostname") or pod["metadata"]["name"]
         names = [own]
@@ -200,7 +200,7 @@ class NodeAgent:
             self.complain(f"event {reason}: {error}")
 
     def complain(self, message):
-        """Kept for the end of the test: the agent's own failures."""
+        """Records a failure of the agent itself, for the end of the test."""
         self.complaints.append(message)
 
     def complain_once(self, message):
@@ -208,7 +208,7 @@ class NodeAgent:
             self.complain(message)
 
     def stop(self):
-        """Ends every pod's processes at once and takes the network away. The API server is told nothing."""
+        """Kills the processes of all pods and removes the network. The API server is not told."""
         self.stopped.set()
         for watch in self.watches.values():
             watch.stop()

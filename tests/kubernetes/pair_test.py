@@ -1,6 +1,6 @@
-"""The pair on a real Kubernetes control plane, as `tandem render k8s` places it: it learns to its end, restarts what failed
-and nothing else, stops where another try would end the same, and saves when it is evicted. The nodes are of these tests
-(node_agent.py); JobSet, jobs, scheduling and evictions are Kubernetes' own."""
+"""Trainer and servers on a real Kubernetes control plane, with the manifests of `tandem render k8s`: the run ends, only what
+failed is restarted, failures that would repeat end the run, and an evicted trainer saves. The nodes are simulated
+(node_agent.py); JobSet, jobs, scheduling and evictions are real."""
 import json
 import os
 import pathlib
@@ -13,7 +13,7 @@ from control_plane import Cluster, tandem_image
 import small_run
 
 BIN = pathlib.Path(os.environ["TANDEM_BIN"])
-LONG = 100000  # steps: more than a test waits for
+LONG = 100000  # steps; more than a test waits for
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def cluster(tmp_path):
 
 
 class Run:
-    """A run of the small model on the cluster; its volume holds what the run file names."""
+    """A run of the small model on the cluster. Its volume has the files that the run file names."""
 
     def __init__(self, cluster, model, folder, *, steps, overlay="jobset", **launch):
         self.cluster = cluster
@@ -64,7 +64,7 @@ class Run:
         return self
 
     def steps(self):
-        """The lines of metrics.jsonl of train steps, as far as they are written."""
+        """The complete lines of metrics.jsonl of train steps."""
         path = self.folder / "metrics.jsonl"
         text = path.read_text() if path.exists() else ""
         return [line for line in map(json.loads, text[:text.rfind("\n") + 1].splitlines()) if "loss/total" in line]
@@ -78,7 +78,7 @@ class Run:
         self.cluster.wait_for(lambda: len(self.steps()) >= count, f"{count} steps", seconds=seconds)
 
     def pids(self, role):
-        """{pod: process id} of those that run."""
+        """{pod: process id} of the pods that run."""
         return {pod["metadata"]["name"]: self.cluster.process_of(pod) for pod in self.cluster.pods(role)
                 if pod["status"].get("phase") == "Running"}
 
@@ -195,11 +195,11 @@ def test_the_autoscaler_follows_what_the_trainer_says_of_its_waits(cluster, mode
         cluster.kubectl("patch", "hpa/small-tandem-rollout", "--type=json", "-p", json.dumps([
             {"op": "replace", "path": "/spec/metrics/0/external/target/value", "value": target},
             {"op": "replace", "path": "/spec/behavior", "value": {"scaleUp": at_once, "scaleDown": at_once}}]))
-    aim("1m")  # any wait is too much
+    aim("1m")  # any wait is above the target
     run.wait_for_steps(2)
     cluster.wait_for(lambda: len(run.pids("rollout")) == 2, "a second server", seconds=240)
     cluster.wait_for(lambda: len(run.events("server_ready")) >= 2, "the second server gets weights", seconds=240)
-    aim("10")  # a ratio is never so much
+    aim("10")  # a ratio is never above the target
     cluster.wait_for(lambda: len(run.pids("rollout")) == 1, "one server is enough", seconds=240)
     run.wait_for_steps(len(run.steps()) + 2)
 
@@ -210,7 +210,7 @@ def certificates(folder, *words):
 
 
 def put_secrets(cluster, folder):
-    """As docs/kubernetes.md makes them; again for renewed files."""
+    """Creates the Secrets as docs/kubernetes.md does, or updates them with renewed files."""
     for role in ("trainer", "rollout"):
         made = cluster.kubectl("create", "secret", "generic", f"tandem-{role}-tls", f"--from-file={folder / role}",
                                "--dry-run=client", "-o", "yaml")

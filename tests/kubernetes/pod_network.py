@@ -1,6 +1,6 @@
-"""A network for the pods of one cluster: a bridge of this machine with a subnet of its own, on which every pod's network
-namespace has one address. Needs root. The machine reaches the pods and they it (at the bridge's address) and nothing else:
-there is no way out, no NetworkPolicy is enforced, and a Service has no address of its own (see `node_agent.py`)."""
+"""A network for the pods of one cluster: a bridge on this machine with its own subnet, on which the network namespace of every
+pod has one address. Needs root. The machine reaches the pods, and the pods reach each other and the machine (at the address
+of the bridge) and nothing else. NetworkPolicies are not enforced, and Services have no addresses (see `node_agent.py`)."""
 import fcntl
 import itertools
 import pathlib
@@ -17,14 +17,14 @@ def ip(*words, namespace_of=None):
 
 
 class PodNetwork:
-    """Thread-safe. `close` takes the bridge away; the pods' ends go with their namespaces."""
+    """Thread-safe. `close` removes the bridge. The interfaces of pods are removed with their namespaces."""
 
     def __init__(self):
         self.lock = threading.Lock()
         number = self._take_number()
         self.bridge, self.prefix = f"tandem-test{number}", f"10.213.{number}"
         if pathlib.Path("/sys/class/net", self.bridge).exists():
-            ip("link", "delete", self.bridge)  # of a test that was killed: nobody has its number
+            ip("link", "delete", self.bridge)  # left by a test that was killed; no other test has its number
         ip("link", "add", self.bridge, "type", "bridge")
         self.gateway = f"{self.prefix}.1"
         self.hosts = itertools.cycle(range(2, 254))
@@ -33,7 +33,7 @@ class PodNetwork:
         ip("link", "set", self.bridge, "up")
 
     def _take_number(self):
-        """One no other cluster of this machine has; ours until this process ends."""
+        """Picks a number that no other cluster on this machine has, and locks it until this process ends."""
         for number in range(1, 250):
             self.taken = open(f"/run/lock/tandem-test{number}", "w", encoding="utf-8")  # noqa: SIM115: held open
             try:
@@ -44,7 +44,7 @@ class PodNetwork:
         raise OSError("249 test clusters at once: no bridge is left")
 
     def attach(self, pid):
-        """Gives the network namespace of process `pid` an address, and returns it."""
+        """Gives the network namespace of process `pid` an address and returns the address."""
         with self.lock:
             host = next(host for host in self.hosts if host not in self.used)
             self.used.add(host)

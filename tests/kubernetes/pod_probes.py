@@ -1,5 +1,5 @@
-"""A kubelet's probes of one container: when each is due, what an answer means. The checks themselves run in threads of the
-agent's pool, so that a program that hangs holds up nobody else."""
+"""The probes of one container, as a kubelet does them: when each is due, and what an answer means. The checks run in threads
+of the agent's pool, so that a program that hangs does not delay other pods."""
 import http.client
 import socket
 import ssl
@@ -19,10 +19,10 @@ def port_number(port, container):
 
 
 def http_get(action, container, pod_ip, timeout):
-    """(whether the answer is a success, what it was)."""
+    """(whether the answer is a success, the answer)."""
     host, port = action.get("host") or pod_ip, port_number(action["port"], container)
     if action.get("scheme", "HTTP") == "HTTPS":
-        context = ssl._create_unverified_context()  # as a kubelet: it checks no certificate  # noqa: SLF001
+        context = ssl._create_unverified_context()  # like a kubelet, which does not check certificates  # noqa: SLF001
         connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
     else:
         connection = http.client.HTTPConnection(host, port, timeout=timeout)
@@ -45,7 +45,7 @@ def run_in_container(pid, identity, command, timeout):
 
 
 def check(spec, container, pod_ip, pid, identity):
-    """One run of a probe's handler: (success, what happened). Never throws: an error is a failed probe."""
+    """Runs the handler of a probe: (success, what happened). It does not throw; an error is a failed probe."""
     timeout = spec.get("timeoutSeconds", 1)
     try:
         if "httpGet" in spec:
@@ -60,21 +60,21 @@ def check(spec, container, pod_ip, pid, identity):
 
 
 class Probe:
-    """One probe of one run of a container. Use from the pod's worker thread only."""
+    """One probe of one run of a container. Use it only from the worker thread of the pod."""
 
     def __init__(self, kind, spec, started_at):
         self.kind, self.spec = kind, spec
         self.due = started_at + spec.get("initialDelaySeconds", 0)
         self.period = spec.get("periodSeconds", 10)
         self.successes = self.failures = 0
-        self.running = None  # future of the check under way
-        self.passed = kind == "liveness"  # the verdict: a container is alive until shown otherwise, and the others not yet so
+        self.running = None  # the future of the running check
+        self.passed = kind == "liveness"  # the result: live until a check fails, and not started or ready until a check succeeds
         self.failed_for_good = False
         self.message = ""
 
     def step(self, submit):
-        """Starts a check when it is due and takes in one that is done; True if the verdict may have changed. `submit(spec)`
-        returns a future of `check`."""
+        """Starts a check when it is due and takes the result of one that is done. Returns True if the result may have changed.
+        `submit(spec)` returns a future of `check`."""
         if self.running is not None:
             if not self.running.done():
                 return False

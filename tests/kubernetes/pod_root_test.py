@@ -1,4 +1,4 @@
-"""The root of a pod's container (pod_sandbox.py), wherever the checkout lies that its programs come from. Needs root."""
+"""The root of a container (pod_sandbox.py), for several places of the checkout with its programs. Needs root."""
 import pathlib
 import subprocess
 import sys
@@ -28,7 +28,7 @@ print(json.dumps([mark.read_text(), writable, oct(pathlib.Path("/tmp").stat().st
 
 @pytest.mark.parametrize("place", ["tmp", "var/tmp", "root", "run", "srv", "tmp/a folder with spaces"])
 def test_a_checkout_anywhere_is_there_read_only(tmp_path, place):
-    """In a mount namespace of its own, where /PLACE holds one."""
+    """Runs in a mount namespace in which /PLACE has a checkout."""
     folder = tmp_path / "pod"
     for name in ("shm", "names"):
         (folder / name).mkdir(parents=True)

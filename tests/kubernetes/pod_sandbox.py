@@ -1,16 +1,16 @@
-"""One pod of the fake node agent, from the inside: a process that holds the pod's network, mount, IPC and host name
-namespaces and starts its containers in them. Run by pod_worker.py as root; it does no more than it is told.
+"""The sandbox of one pod: a process that owns the pod's network, mount, IPC and host name namespaces and starts its containers
+in them. pod_worker.py runs it as root and sends it commands.
 
-The first line of stdin is the pod, every later one a command; events go to stdout, all of them one JSON object a line:
+The first line of stdin describes the pod, and later ones are commands. Events go to stdout. Each is a line with a JSON object:
   -> {"hostname", "folder", "shm_bytes", "memory_volumes": {path: bytes}}      <- {"ready": pid of the sandbox}
   -> {"start": container, ...container_root and identity, see `run_container`} <- {"started": container, "pid": pid}
                                               or {"failed": container, "message": why, "where": "create" or "start"}
   -> {"signal": container, "number": n}                                        <- {"exited": container, "code": n}
-A container's program is process 1 of a pid namespace of its own, as under a container runtime: a signal it has no handler
-for does nothing to it, SIGKILL excepted. End of stdin ends the sandbox and everything in it: nothing outlives the tests.
+The program of a container is process 1 of a pid namespace, as with a container runtime, so signals without a handler have no
+effect, except SIGKILL. The end of stdin ends the sandbox and everything in it, so nothing outlives the tests.
 
-The root of a container is a tmpfs with the machine's /usr, the folders named in "read_only_trees", and small /etc, /dev,
-/proc, /sys, /tmp: what a minimal image has, and none of the machine's other files."""
+The root of a container is a tmpfs with the machine's /usr, the folders of "read_only_trees", and minimal /etc, /dev, /proc,
+/sys and /tmp, as in a minimal image. Other files of the machine are not visible."""
 import ctypes
 import json
 import os
@@ -59,7 +59,7 @@ def make_read_only(path, recursive=True):
 
 
 def bind(source, target, read_only=False):
-    """Mounts a file or folder on `target`, which is made for it; what is mounted inside it comes along."""
+    """Mounts a file or folder, with all mounts inside it, on `target`, which is created."""
     source, target = pathlib.Path(source), pathlib.Path(target)
     if source.is_dir():
         target.mkdir(parents=True, exist_ok=True)
@@ -89,10 +89,10 @@ def make_etc(etc, folder, hostname):
         if pathlib.Path("/etc", name).is_dir():
             bind(f"/etc/{name}", etc / name, read_only=True)
     (etc / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n")
-    (etc / "host.conf").write_text("multi on\n")  # a name with several addresses in hosts has all of them
+    (etc / "host.conf").write_text("multi on\n")  # a name with several addresses in /etc/hosts has all of them
     (etc / "hostname").write_text(hostname + "\n")
     (etc / "resolv.conf").write_text("")
-    # A folder, so that the agent can put a new hosts file in its place in one step: no reader sees half of one.
+    # A folder, so that the agent can replace the hosts file atomically.
     bind(folder / "names", etc / ".pod", read_only=True)
     (etc / "hosts").symlink_to(".pod/hosts")
 
@@ -109,7 +109,7 @@ def make_dev(dev, folder):
 
 
 def make_root(root, spec, folder, hostname):
-    """Leaves a complete root of a container at `root`, a mount of this namespace."""
+    """Makes the complete root of a container at `root`, a mount of this namespace."""
     root.mkdir(exist_ok=True)
     mount("tmpfs", root, "tmpfs", 0, "mode=755")
     bind("/usr", root / "usr", read_only=True)
@@ -124,16 +124,16 @@ def make_root(root, spec, folder, hostname):
     make_read_only(root / "usr/local/bin")
     make_etc(root / "etc", folder, hostname)
     make_dev(root / "dev", folder)
-    # /root can be passed through: a checkout may lie in it.
+    # /root must be accessible, because a checkout may be in it.
     for name, mode in (("proc", 0o555), ("tmp", 0o1777), ("run", 0o755), ("var/tmp", 0o1777), ("root", 0o711)):
         (root / name).mkdir(parents=True)
         (root / name).chmod(mode)
     bind("/sys", root / "sys", read_only=True)
-    # After the folders that they may lie in, as a checkout in /tmp does.
+    # After the folders that may contain them, such as /tmp with a checkout.
     for tree in spec["read_only_trees"]:
         bind(tree, root / tree.lstrip("/"), read_only=True)
     (root / spec["cwd"].lstrip("/")).mkdir(parents=True, exist_ok=True)
-    # Outer mount points before inner ones, whatever order the pod names them in.
+    # Outer mount points come before inner ones, in any order of the pod's spec.
     for volume in sorted(spec["mounts"], key=lambda volume: volume["target"].count("/")):
         bind(volume["source"], root / volume["target"].lstrip("/"), volume["read_only"])
     if spec["read_only_root"]:
@@ -150,13 +150,13 @@ def enter(root):
 def take_identity(spec):
     for capability in range(LAST_CAPABILITY + 1):
         if capability not in spec["capabilities"]:
-            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # one the kernel does not know is no loss
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # the kernel may not have this one
     os.setgroups(spec["groups"])
     os.setgid(spec["gid"])
     os.setuid(spec["uid"])
     if spec["no_new_privileges"]:
         checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    # Changing the user cleared it: the program must not outlive the tests, even if they are killed.
+    # Set again, because changing the user cleared it. The program must not outlive the tests, even if they are killed.
     checked(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent death signal")
 
 
@@ -165,7 +165,7 @@ def become_program(spec):
     os.setsid()
     os.umask(0o022)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # Python's own settings would go into the program
+        signal.signal(number, signal.SIG_DFL)  # otherwise the program would inherit Python's settings
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     take_identity(spec)
     os.chdir(spec["cwd"])
@@ -173,7 +173,7 @@ def become_program(spec):
 
 
 def run_container(spec, folder, hostname, report):
-    """In a child of the sandbox: makes the container, reports, waits for it, exits with its code."""
+    """Runs in a child of the sandbox: makes the container, reports it, waits for it and exits with its code."""
     where = "create"
     try:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -190,7 +190,7 @@ def run_container(spec, folder, hostname, report):
                 os.dup2(log, 2)
                 enter(root)
                 become_program(spec)
-            except BaseException as error:  # noqa: BLE001: whatever it was, the parent has to be told
+            except BaseException as error:  # noqa: BLE001: the parent must know about any error
                 os.write(error_write, str(error).encode()[:4000])
             os._exit(128)
         os.close(error_write)
@@ -277,7 +277,7 @@ def main():
                 continue
             line = commands.readline()
             if not line:
-                return  # the agent is gone: dying ends the shims, and they the programs
+                return  # the agent is gone; the end of this process ends the children and their programs
             sandbox.command(json.loads(line))
             sandbox.reap()
 

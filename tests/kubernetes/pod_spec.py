@@ -1,17 +1,17 @@
-"""What a pod asks of its node, translated for pod_sandbox.py: environment, command, identity, mounts. And what the fake node
-does not do: a field that is neither done here nor listed in NOT_ENFORCED makes the pod fail with that field's name, so that
-no test passes because a field was overlooked."""
+"""Translates the spec of a pod for pod_sandbox.py: environment, command, identity, mounts. A field that is neither supported
+nor listed in NOT_ENFORCED makes the pod fail with the name of the field, so that no test passes because a field was
+ignored."""
 import dataclasses
 import re
 
-# Fields that change nothing a test could see here; `node_agent.NodeAgent.not_enforced` collects those that were met.
+# Fields without an effect that a test could see. `node_agent.NodeAgent.not_enforced` collects those that occurred.
 NOT_ENFORCED = {
     "pod": {"runtimeClassName", "imagePullSecrets", "dnsPolicy", "enableServiceLinks"},
     "podSecurityContext": {"seccompProfile", "seLinuxOptions", "appArmorProfile", "fsGroupChangePolicy"},
-    "container": {"resources"},  # the scheduler counts requests; no cgroup limits anything
+    "container": {"resources"},  # the scheduler counts requests, but no cgroup enforces limits
     "securityContext": {"seccompProfile", "seLinuxOptions", "appArmorProfile", "procMount"},
 }
-# Fields done by the agent or by the control plane, and those that say nothing to a node.
+# Fields that the agent or the control plane supports, and those that do not concern a node.
 DONE = {
     "pod": {"containers", "volumes", "restartPolicy", "terminationGracePeriodSeconds", "securityContext", "nodeName", "hostname",
             "subdomain", "serviceAccountName", "serviceAccount", "automountServiceAccountToken", "affinity", "nodeSelector",
@@ -36,7 +36,7 @@ CAPABILITIES = ("CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SE
                 "SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL "
                 "SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF "
                 "CHECKPOINT_RESTORE").split()
-# What container runtimes leave a container that says nothing.
+# The capabilities that container runtimes give by default.
 DEFAULT_CAPABILITIES = set("CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE NET_RAW SYS_CHROOT "
                            "MKNOD AUDIT_WRITE SETFCAP".split())
 UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -44,7 +44,7 @@ UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10,
 
 @dataclasses.dataclass
 class Image:
-    """Stands for a container image: programs by name (in /usr/local/bin), and what its recipe would say."""
+    """A container image: its programs by name (in /usr/local/bin), and the settings of its recipe."""
     programs: dict
     read_only_trees: tuple = ()
     user: int = 0
@@ -55,7 +55,7 @@ class Image:
 
 
 class ConfigError(Exception):
-    """The container cannot be made now; a kubelet says `reason` in the container's waiting state and tries again."""
+    """The container cannot be created now. A kubelet sets `reason` in the container's waiting state and tries again."""
 
     def __init__(self, reason, message):
         self.reason = reason
@@ -70,7 +70,7 @@ def quantity(value):
 
 
 def unknown_fields(pod):
-    """(fields that cannot be done: list of str, fields met that are not enforced: set of str)."""
+    """(unsupported fields: list of str, fields that are not enforced: set of str)."""
     cannot, not_enforced = [], set()
 
     def check(kind, thing, where):
@@ -103,7 +103,7 @@ def unknown_fields(pod):
 
 
 class PodReader:
-    """Reads one pod's spec against the node's copies of ConfigMaps and Secrets: `lookup(kind, name)` is the object or None."""
+    """Reads the spec of one pod with the node's copies of ConfigMaps and Secrets. `lookup(kind, name)` is the object or None."""
 
     def __init__(self, pod, lookup, pod_ip, host_ip):
         self.pod, self.lookup, self.pod_ip, self.host_ip = pod, lookup, pod_ip, host_ip
@@ -130,7 +130,7 @@ class PodReader:
         return str(int(-(-quantity(amounts[name]) // divisor)))
 
     def data_of(self, kind, name, optional=False):
-        """The decoded entries of a ConfigMap or Secret, as bytes; None if it is optional and there is none."""
+        """The decoded entries of a ConfigMap or Secret as bytes, or None if it is optional and missing."""
         import base64
         thing = self.lookup(kind, name)
         if thing is None:
@@ -204,7 +204,7 @@ def hostname_of(pod):
 
 
 def expand(text, variables):
-    """$(NAME) by the variables defined so far, $$ is a dollar; what is not defined stays as written."""
+    """Replaces $(NAME) by a variable that is already defined, and $$ by a dollar. Undefined names are not changed."""
     def one(match):
         if match.group(0) == "$$":
             return "$"

@@ -1,4 +1,4 @@
-"""What a kubelet writes into a pod's status, from the states of its containers: phase, conditions, container statuses. Pure.
+"""The status of a pod as a kubelet writes it, from the states of its containers: phase, conditions, container statuses. Pure.
 The rules are those of pkg/kubelet/kubelet_pods.go (getPhase) and pkg/kubelet/status/generate.go of Kubernetes v1.32."""
 import dataclasses
 import datetime
@@ -35,7 +35,7 @@ class ContainerState:
 
 
 def phase_of(containers, restart_policy, terminal):
-    """`terminal`: nothing will be started again, whatever the policy says: the pod is being deleted or failed."""
+    """`terminal`: no container will be restarted, whatever the policy, because the pod is being deleted or failed."""
     waiting = sum("waiting" in one.state and "terminated" not in one.last_state for one in containers)
     running = sum(one.running for one in containers)
     stopped = len(containers) - waiting - running
@@ -56,7 +56,7 @@ def _condition(kind, status, reason="", message=""):
 
 
 def conditions_of(containers, phase, has_network):
-    """The conditions a kubelet owns, without times."""
+    """The conditions that a kubelet sets, without times."""
     if phase in ("Succeeded", "Failed"):
         reason, message = ("PodCompleted", "") if phase == "Succeeded" else ("PodFailed", "")
         ready = False
@@ -73,14 +73,14 @@ def conditions_of(containers, phase, has_network):
 
 
 class StatusBuilder:
-    """Builds the status to send; keeps a condition's lastTransitionTime until its status changes."""
+    """Builds the status to send. The lastTransitionTime of a condition is kept until its status changes."""
 
     def __init__(self):
         self.since = {}
         self.start_time = now()
 
     def build(self, phase, containers, addresses, failure=None):
-        """`addresses`: (pod, node) or None before the pod has one. `failure`: (reason, message) of a pod that failed as such."""
+        """`addresses`: (pod, node), or None before the pod has one. `failure`: (reason, message) if the pod itself failed."""
         conditions = conditions_of(containers, phase, addresses is not None)
         for condition in conditions:
             if self.since.get(condition["type"], ("",))[0] != condition["status"]:

@@ -1,5 +1,5 @@
-"""The volumes of one pod as folders of this machine, with a kubelet's layout and owners: ConfigMaps, Secrets and projections
-are files behind a `..data` link that one rename moves to new contents, so that a program sees all of a change or none."""
+"""The volumes of one pod as folders on this machine, with the layout and owners of a kubelet. ConfigMaps, Secrets and
+projections are files behind a `..data` link, and one rename moves the link to new contents, so that a change is atomic."""
 import os
 import pathlib
 import shutil
@@ -8,7 +8,7 @@ from pod_spec import ConfigError, quantity
 
 
 class PodVolumes:
-    """`paths` has a folder for every volume after `prepare`. `client` is for service account tokens only."""
+    """After `prepare`, `paths` has a folder for every volume. `client` is only for service account tokens."""
 
     def __init__(self, reader, folder, lookup, client):
         self.reader, self.folder, self.lookup, self.client = reader, pathlib.Path(folder), lookup, client
@@ -19,19 +19,19 @@ class PodVolumes:
         self.tokens = {}
 
     def memory_volumes(self):
-        """{path: bytes, 0 for no limit} of the emptyDirs that the sandbox has to mount."""
+        """{path: bytes} of the emptyDirs that the sandbox has to mount; 0 means no limit."""
         return {str(self.folder / volume["name"]): int(quantity(volume["emptyDir"].get("sizeLimit", 0)))
                 for volume in self.volumes if (volume.get("emptyDir") or {}).get("medium") == "Memory"}
 
     def prepare(self):
-        """Throws ConfigError for what is not there (yet)."""
+        """Throws ConfigError if an object does not exist (yet)."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for volume in self.volumes:
             if volume["name"] not in self.paths:
                 self.paths[volume["name"]] = self._make(volume)
 
     def refresh(self):
-        """Writes again what changed in ConfigMaps and Secrets. What has gone stays as it was."""
+        """Writes changed ConfigMaps and Secrets again. Deleted ones are not changed."""
         for volume in self.volumes:
             if volume["name"] in self.written:
                 try:
@@ -112,7 +112,7 @@ class PodVolumes:
         return [(item["path"], data[item["key"]], item.get("mode", default_mode)) for item in spec["items"] if item["key"] in data]
 
     def _token(self, spec):
-        """One token per volume path, kept: tokens of the tests' pods do not live long enough to be renewed."""
+        """One token per volume path. It is kept, because tests end before tokens have to be renewed."""
         if spec["path"] not in self.tokens:
             meta, pod_spec = self.pod["metadata"], self.pod["spec"]
             answer = self.client.create(
@@ -160,7 +160,7 @@ class PodVolumes:
         self.written[volume["name"]] = entries
 
     def mounts(self, container):
-        """What the sandbox is to mount for `container`, in its own words."""
+        """The mounts of `container` in the form of the sandbox."""
         result = []
         for mount in container.get("volumeMounts", []):
             source = self.paths[mount["name"]]

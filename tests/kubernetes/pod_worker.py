@@ -1,5 +1,5 @@
-"""One pod on the fake node: a thread that does with it what a kubelet does. Starts its sandbox and containers, runs the
-probes, restarts by restartPolicy with growing delays, terminates with preStop, SIGTERM and the grace period, and reports."""
+"""A thread that manages one pod as a kubelet does: it starts the sandbox and the containers, runs probes, restarts containers
+by restartPolicy with growing delays, terminates with preStop, SIGTERM and the grace period, and reports the status."""
 import http.client
 import json
 import pathlib
@@ -20,14 +20,14 @@ from pod_volumes import PodVolumes
 SANDBOX = pathlib.Path(__file__).with_name("pod_sandbox.py")
 TICK_SECONDS = 0.05
 RETRY_SECONDS = 1.0
-SHM_BYTES = 64 << 20  # what container runtimes give
+SHM_BYTES = 64 << 20  # as container runtimes do
 MIN_GRACE_AFTER_PRE_STOP = 2
 BACKOFF_RESET_SECONDS = 600
 LOG_TAIL = 2048
 
 
 class Container:
-    """One container's process and probes; the state that is reported is `state`."""
+    """The process and the probes of one container. `state` is the state that is reported."""
 
     def __init__(self, spec):
         self.spec, self.name = spec, spec["name"]
@@ -39,7 +39,7 @@ class Container:
 
 
 class PodWorker:
-    """`agent` is the NodeAgent: its client, folders, images, network, pool of threads and copies of objects."""
+    """`agent` is the NodeAgent, with its client, folders, images, network, thread pool and copies of objects."""
 
     def __init__(self, agent, pod):
         self.agent, self.client = agent, agent.client
@@ -59,19 +59,19 @@ class PodWorker:
         self.thread = threading.Thread(target=self._run, daemon=True, name=f"pod {self.meta['name']}")
         self.thread.start()
 
-    # -- what the agent calls ------------------------------------------------------------------------------------------
+    # -- calls of the agent --------------------------------------------------------------------------------------------
 
     def update(self, pod):
         self.latest.put(pod)
         self.wake.set()
 
     def forget(self):
-        """The object is gone: stop at once."""
+        """The object is gone, so the pod stops at once."""
         self.latest.put(None)
         self.wake.set()
 
     def program(self, container=None):
-        """Process id, on this machine, of the program of one container (the only one by default); None if it does not run."""
+        """The process id on this machine of a container's program (by default of the only one), or None if it does not run."""
         chosen = [one for one in self.containers if container in (None, one.name)]
         assert len(chosen) == 1, f"{self.meta['name']} has containers {[one.name for one in self.containers]}"
         return chosen[0].pid if chosen[0].state.running else None
@@ -90,7 +90,7 @@ class PodWorker:
                 self._step()
                 self.wake.wait(TICK_SECONDS)
                 self.wake.clear()
-        except Exception as error:  # noqa: BLE001: a pod that its node fails must say so, and not just stand still
+        except Exception as error:  # noqa: BLE001: an error of the node must fail the pod instead of stopping it silently
             self.agent.complain(f"pod {self.meta['namespace']}/{self.meta['name']}: {type(error).__name__}: {error}")
             raise
         finally:
@@ -201,7 +201,7 @@ class PodWorker:
                 self.sandbox.stdin.write(json.dumps(command).encode() + b"\n")
                 self.sandbox.stdin.flush()
             except (BrokenPipeError, ValueError, AttributeError):
-                pass  # it has ended; its containers with it
+                pass  # it has ended with its containers
 
     def _lookup(self, kind, name):
         return self.agent.lookup(kind, self.meta["namespace"], name)
@@ -222,7 +222,7 @@ class PodWorker:
         container.log = self.folder / f"{container.name}-{container.state.restarts}.log"
         container.state.run_id = f"tests://{self.meta['uid']}/{container.name}/{container.state.restarts}"
         container.exited.clear()
-        container.pid = 0  # asked for
+        container.pid = 0  # requested
         self._say({"start": container.name, "argv": argv, "environment": environment,
                    "cwd": container.spec.get("workingDir") or image.workdir, "mounts": mounts,
                    "read_only_root": context.get("readOnlyRootFilesystem", False), "programs": image.programs,
@@ -238,7 +238,7 @@ class PodWorker:
                             for kind, field in pod_probes.KINDS.items() if field in container.spec}
         container.state.started = "startup" not in container.probes
         container.state.ready = container.state.started and "readiness" not in container.probes
-        if self.terminating:  # it was asked for before the pod was deleted
+        if self.terminating:  # requested before the pod was deleted
             self._stop(container, max(0, self.grace_deadline - time.monotonic()))
 
     def _exited(self, container, code, reason=None, message=None):
@@ -259,7 +259,7 @@ class PodWorker:
         policy = self.spec["restartPolicy"]
         if self._terminal() or policy == "Never" or (policy == "OnFailure" and code == 0):
             return
-        # The first restart is at once; later ones wait ever longer until the container has run for a while.
+        # The first restart is immediate. Later ones wait longer and longer, until the container has run for a while.
         container.backoff = 0.0 if ran > BACKOFF_RESET_SECONDS else container.backoff
         container.start_at = time.monotonic() + container.backoff
         if container.backoff:
@@ -299,7 +299,7 @@ class PodWorker:
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def _terminate(self, grace):
-        """Again with a shorter grace: a later delete may only hurry."""
+        """A later delete can only shorten the grace period."""
         deadline = time.monotonic() + grace
         self.grace_deadline = deadline if self.grace_deadline is None else min(self.grace_deadline, deadline)
         if self.terminating:
@@ -363,7 +363,7 @@ class PodWorker:
         phase = ("Failed" if self.failure is not None and self._containers_done()
                  else phase_of([one.state for one in self.containers], self.spec["restartPolicy"], self._terminal()))
         if self.terminating and self._containers_done() and phase == "Pending":
-            phase = "Failed"  # deleted before a container ran: a kubelet's phase for it, too
+            phase = "Failed"  # deleted before a container ran; a kubelet sets the same phase
         status = self.builder.build(phase, [one.state for one in self.containers], self.addresses, self.failure)
         if status == self.sent:
             return
@@ -373,12 +373,12 @@ class PodWorker:
             self.sent = json.loads(json.dumps(status))
         except ApiError as error:
             if error.code == 404 or error.reason == "Conflict":
-                self.gone = True  # deleted by force, perhaps made anew under the same name
+                self.gone = True  # deleted by force, and perhaps created again with the same name
             else:
                 self.agent.complain(f"status of {self.meta['name']}: {error}")
 
     def _finish(self):
-        """A pod that ended gives its namespaces back; one that was deleted, its object too."""
+        """Frees the namespaces of a pod that ended, and deletes the object of one that was deleted."""
         done = self._containers_done() and (self._terminal() or (self.sent or {}).get("phase") in ("Succeeded", "Failed"))
         if not done:
             return

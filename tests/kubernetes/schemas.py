@@ -1,7 +1,6 @@
-"""Checks Kubernetes objects against schemas that others wrote: custom resources against their own definitions
-(.deps/kubernetes/crds), all others against the OpenAPI description of Kubernetes v1.32.2. Stricter than the schemas in one
-way, as the API server is with strict validation: a field that is not declared is an error. CEL rules and what webhooks
-refuse are not seen here: the tests in the control plane do that.
+"""Checks Kubernetes objects against published schemas: custom resources against their definitions (.deps/kubernetes/crds), and
+all others against the OpenAPI description of Kubernetes v1.32.2. As in strict validation of the API server, undeclared fields
+are errors. CEL rules and webhooks are not checked here, but in the tests with the control plane.
 
     for problem in problems_of(yaml.safe_load_all(text)): ...
 
@@ -19,21 +18,21 @@ KUBERNETES = SOURCE / ".deps" / "kubernetes"
 KUBECTL = KUBERNETES / "bin" / "kubectl"
 QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
-# Keywords of OpenAPI v3 that JSON Schema has too, with the same meaning.
+# Keywords of OpenAPI v3 that have the same meaning in JSON Schema.
 KEPT = ("type", "enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength",
         "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "required", "multipleOf", "format")
 FORMATS = {"int32": (-2**31, 2**31 - 1), "int64": (-2**63, 2**63 - 1)}
 
 
 def kustomize(path):
-    """The objects `kubectl kustomize` makes of a folder (of the repository, if it is not absolute)."""
+    """The objects that `kubectl kustomize` makes of a folder. Relative paths start in the repository."""
     done = subprocess.run([str(KUBECTL), "kustomize", str(SOURCE / path)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"kustomize {path}: {done.stderr}"
     return [thing for thing in yaml.safe_load_all(done.stdout) if thing]
 
 
 def strict(schema):
-    """A JSON Schema with the meaning the API server gives an OpenAPI one."""
+    """A JSON Schema with the meaning that an OpenAPI schema has for the API server."""
     if schema.get("x-kubernetes-int-or-string") or schema.get("format") == "int-or-string":
         result = {"type": ["integer", "string"], **({"pattern": schema["pattern"]} if "pattern" in schema else {})}
         return {**result, "type": ["integer", "string", "null"]} if schema.get("nullable") else result
@@ -47,7 +46,7 @@ def strict(schema):
     if "items" in schema:
         result["items"] = strict(schema["items"])
     for key in ("allOf", "anyOf", "oneOf"):
-        if key in schema:  # these constrain, they declare no fields
+        if key in schema:  # these are constraints and do not declare fields
             result[key] = [{name: value for name, value in strict(one).items() if name != "additionalProperties"}
                            for one in schema[key]]
     if "properties" in schema:
@@ -71,7 +70,7 @@ def _definitions_of_kubernetes():
         schemas[name] = strict(schema)
         for kind in schema.get("x-kubernetes-group-version-kind", []):
             kinds[(kind["group"], kind["version"], kind["kind"])] = name
-    # Written as numbers or text; the description knows only text.
+    # These may be numbers or text, but the description has only text.
     schemas[QUANTITY] = {"type": ["string", "number"], "pattern": r"^[+-]?[0-9.]+([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"}
     schemas[INT_OR_STRING] = {"type": ["string", "integer"]}
     return schemas, kinds
@@ -92,7 +91,7 @@ def _schema_of_custom(group, version, kind):
 
 @functools.cache
 def validator_of(api_version, kind):
-    """None for a kind no schema is known of."""
+    """None for a kind without a schema."""
     group, _, version = api_version.rpartition("/")
     definitions, kinds = _definitions_of_kubernetes()
     if (group, version, kind) in kinds:

@@ -1,4 +1,4 @@
-"""The schema checks of manifests see what the API server would refuse, and nothing in what others wrote and it takes."""
+"""The schema checks find what the API server would refuse, and accept published objects that it accepts."""
 import copy
 
 import pytest

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Put each known bug in by its patch and see that its test fails.
+"""Applies each known bug as a patch and checks that its test fails.
 
-Each file of patches/ is a unified diff (-p1) that opens with these lines:
+Each file of patches/ is a unified diff (-p1) that starts with these lines:
 
     Bug: 14                                 number in docs/dev/mutants.md
     Title: proximal log-prob not detached
     Target: policy_loss_test                CMake target of the test program
     Filter: *Bug14*                         gtest filter; must match at least one test
 
-The tree is copied (tracked files only) to build/mutants/tree and built there, so the checkout is never
-touched. A mutant is *caught* when its test passes without the patch and fails with it; *survived* when
-it passes with it; *stale* when the patch does not apply. Exit 1 unless all are caught.
+The tree is copied (tracked files only) to build/mutants/tree and built there, so the checkout is not changed. A mutant is
+*caught* if its test passes without the patch and fails with it, *survived* if it passes with it, and *stale* if the patch does
+not apply. The exit code is 1 unless all are caught.
 
     python3 tests/mutants/run_mutants.py [--only 14,19] [--table docs/dev/mutants.md] [--jobs 2]
 """
@@ -46,7 +46,7 @@ def all_mutants():
 
 
 def copy_tree():
-    """Copies what git tracks; unchanged files keep their time, so that rebuilding is incremental."""
+    """Copies tracked files. Unchanged files keep their time, so that builds are incremental."""
     TREE.mkdir(parents=True, exist_ok=True)
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
     wanted = {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
@@ -71,7 +71,7 @@ def build(targets, jobs):
 
 
 def run_test(mutant):
-    """True when the mutant's tests pass; exits when its filter matches nothing."""
+    """Returns True if the tests of the mutant pass. Exits if its filter matches no test."""
     try:
         done = subprocess.run([str(BUILD / "tests" / mutant.target), f"--gtest_filter={mutant.filter}"],
                               capture_output=True, text=True, timeout=300)
@@ -105,7 +105,7 @@ TABLE_HEAD = "| bug | what | test | outcome |\n|---|---|---|---|\n"
 
 
 def introduction(page):
-    """What stands on the page before its table; it is the page's own, and kept."""
+    """The text of the page before its table, which is kept."""
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     if TABLE_HEAD not in text:
         sys.exit(f"{page}: no table that opens with {TABLE_HEAD.splitlines()[0]!r}: --table writes its rows anew")
@@ -126,7 +126,7 @@ def main():
     mutants = all_mutants()
     if args.only and args.table:
         sys.exit("--table wants all mutants: leave --only out")
-    above = introduction(args.table) if args.table else ""  # before the work, which takes hours
+    above = introduction(args.table) if args.table else ""  # checked before the work, which takes hours
     if args.only:
         chosen = {int(n) for n in args.only.split(",")}
         mutants = [m for m in mutants if m.bug in chosen]
@@ -138,7 +138,7 @@ def main():
     built, output = build(sorted({m.target for m in mutants}), args.jobs)
     if not built:
         sys.exit(output[-4000:])
-    # All of them before the first patch: later a target may still be built with the last mutant in it.
+    # All tests run before the first patch, because later a target may still have the previous mutant.
     healthy = {mutant.path for mutant in mutants if run_test(mutant)}
     rows = []
     for i, mutant in enumerate(mutants, 1):

@@ -1,8 +1,8 @@
-"""Corrections and objectives against TRL's own code: the loss types of GRPOTrainer and its off-policy mask.
+"""Corrections and objectives compared with TRL: the loss types of GRPOTrainer and its off-policy mask.
 
-TRL's loss is a method of its trainer. Here it runs on an object that holds only what the method reads, with
-log-probs that we set in the place of a model's; autograd gives its gradient. Ours is method_driver. What TRL lacks is
-written from its formulas.
+TRL's loss is a method of its trainer. Here it is called on an object with only the fields that the method reads, and with
+log-probs from the test instead of a model; autograd gives its gradient. Ours is computed by method_driver. Methods that TRL
+does not have are written from their formulas.
 """
 import collections
 import json
@@ -44,7 +44,7 @@ def ours(batch, settings):
 
 
 def trl_trainer(**arguments):
-    """What GRPOTrainer._compute_loss reads of its trainer, for one process and one step."""
+    """The fields of a trainer that GRPOTrainer._compute_loss reads, for one process and one step."""
     args = GRPOConfig(output_dir="unused", bf16=False, use_cpu=True, report_to=[], **arguments)
     accelerator = types.SimpleNamespace(num_processes=1, gather=lambda x: x, sync_gradients=True,
                                         reduce=lambda x, reduction: x)
@@ -120,7 +120,7 @@ def test_loss_types_under_truncated_token_weights(seed, settings, arguments):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_vespo_with_the_ratio_to_the_behaviour_policy(seed):
-    """Ours takes the whole ratio, target / behaviour; TRL the same from its two parts."""
+    """Ours uses the whole ratio target / behaviour, and TRL computes the same from its two parts."""
     batch = make_batch(seed, spread=0.15)
     weight = np.where(batch["mask"], token_ratio(batch), 1.0)
     check(batch, "correction.mode=bypass loss.kind=vespo", weight, loss_type="vespo")
@@ -137,8 +137,8 @@ def test_vespo_with_the_ratio_to_the_behaviour_policy(seed):
      "correction.kind=sequence_mask correction.min_weight=0.7 correction.max_weight=1.5"),
 ])
 def test_weights_of_vllm_importance_sampling_mode(level, bound, settings):
-    """TRL's token_* and sequence_* modes, whose few lines stand in the middle of a method: written out here.
-    It keeps masked tokens in the denominator."""
+    """TRL's token_* and sequence_* modes, which are a few lines inside a method and are repeated here. TRL keeps masked tokens
+    in the denominator."""
     batch = make_batch(4, spread=0.3)
     delta = (batch["proximal"] - batch["behaviour"]) * batch["mask"]
     ratio = np.exp(delta.sum(-1, keepdims=True) if level == "sequence" else delta)

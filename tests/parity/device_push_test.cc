@@ -1,7 +1,7 @@
-// A push from the trainer's device to the engine's, without a copy in host memory: the cast, a
-// broadcast, the way into place and the digest there, beside the same push through the host. Where
-// there is no GPU both sides run on the CPU over emulated kernels, and the group is one over Gloo.
-// One rank: NCCL takes no two of one device.
+// A push from the trainer's device to the engine's device without a copy in host memory (the cast,
+// a broadcast, moving the weights into place, the digest), compared with the same push through the
+// host. Without a GPU, both sides run on the CPU with emulated kernels, and the group uses Gloo.
+// The group has one rank, because NCCL does not allow two ranks on one device.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -68,7 +68,7 @@ class DevicePushTest : public ::testing::TestWithParam<Case> {
     return rollout::Engine::Create(directory_.path(), options).value();
   }
 
-  // By a group of one rank, in buckets that end anywhere but within an element.
+  // With a group of one rank, in buckets that may end anywhere except within an element.
   void Send(rollout::ArrivingWeights& arriving) {
     const auto backend =
         on_device_->memory() == Device::kCuda ? comm::Backend::kNccl : comm::Backend::kGloo;
@@ -133,7 +133,7 @@ TEST_P(DevicePushTest, GivesTheSumsAndTheScoresOfAPushThroughTheHost) {
 
 TEST_P(DevicePushTest, MastersThatMovedShowInTheSumsOfTheTensorThatMoved) {
   const auto engine = MakeEngine();
-  // By more than an ulp of bf16, after the host's cast.
+  // The weights change by more than one bf16 ulp, after the cast on the host.
   policy_->parameters()[0].master.detach().narrow(0, 3, 1).mul_(1.5);
   auto arriving = engine->Arrive();
   ASSERT_THAT(arriving, IsOk());
@@ -145,7 +145,7 @@ TEST_P(DevicePushTest, MastersThatMovedShowInTheSumsOfTheTensorThatMoved) {
   }
 }
 
-// Rooms of the engine's own, filled from the trainer's as a broadcast fills them.
+// Buffers of the engine, which are filled from those of the trainer as in a broadcast.
 TEST_P(DevicePushTest, RefusesWhatDoesNotFitAndWhatComesAfterTheSums) {
   const auto engine = MakeEngine();
   auto arriving = engine->Arrive();

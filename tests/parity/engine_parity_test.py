@@ -1,7 +1,5 @@
-"""The rollout engine against transformers, in fp32: log-probs and greedy generations.
-
-Log-probs of both paths (token by token through the KV cache, and a whole prefill) within 2e-4;
-greedy generations identical over 32 prompts.
+"""The rollout engine compared with transformers in fp32: log-probs of both paths (token by token with the KV cache, and one
+prefill) within 2e-4, and identical greedy generations for 32 prompts.
 """
 import json
 import os
@@ -39,7 +37,7 @@ def random_ids(count, longest, vocab_size):
 
 
 def predictions(model, ids):
-    """Per token but the first: its log-prob in transformers, and the likeliest id in its place."""
+    """For each token except the first: its log-prob in transformers, and the likeliest id at its position."""
     with torch.inference_mode():
         logprobs = model(torch.tensor([ids])).logits[0, :-1].float().log_softmax(-1)
     return (logprobs.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0].tolist(),
@@ -59,8 +57,8 @@ def assert_same_scores(model, directory, sequences):
 
 
 def assert_same_greedy(model, directory, prompts, max_new_tokens):
-    """A completion is the greedy one exactly if each of its tokens is transformers' likeliest after
-    the tokens before it, and it ends at an end token or at the limit. One forward shows that."""
+    """A completion is greedy exactly if each token is the likeliest in transformers after its predecessors, and it ends at an
+    end token or at the limit. One forward pass shows that."""
     end = model.generation_config.eos_token_id or model.config.eos_token_id
     ends = set(end) if isinstance(end, list) else {end}
     answers = tandem("generate", "--model", directory, "--dtype", "fp32", "--greedy",

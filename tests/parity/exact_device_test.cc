@@ -1,5 +1,5 @@
-// Exact mode on a device: the policy's forward there gives the bits of the engine there. Where
-// there is no GPU both run on the CPU over emulated kernels, so a small vocabulary.
+// Exact mode on a device: the forward pass of the policy gives the bits of the engine. Without a
+// GPU, both run on the CPU with emulated kernels, so the vocabulary is small.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -86,7 +86,7 @@ class ExactDeviceTest : public ::testing::TestWithParam<DeviceCase> {
     return drawn;
   }
 
-  // Of masters that a cast to bf16 does not change.
+  // The masters are bf16 numbers, which a cast does not change.
   std::unique_ptr<Policy> MakePolicy(Numerics numerics, bool trainable = false,
                                      bool in_bf16 = true) const {
     std::vector<HostTensor> tensors = testing::TinyModelTensors(config_, 7);
@@ -115,7 +115,7 @@ class ExactDeviceTest : public ::testing::TestWithParam<DeviceCase> {
     return trainer::PackRow(tokens).value();
   }
 
-  // How many log-probs and entropies are not the engine's, of the groups in one row.
+  // How many log-probs and entropies differ from the engine's, over the groups in one row.
   int NumDifferent(Policy& policy, std::span<const Drawn> groups) const {
     const trainer::PackedRow row = Pack(groups);
     const auto scores = policy.Score(row, GetParam().temperature, false).value();
@@ -148,14 +148,14 @@ TEST_P(ExactDeviceTest, EveryLogProbAndEntropyIsTheEnginesBitForBitHoweverRowsAr
   }
   const Drawn alone = {groups[1].prompt, {groups[1].completions[2]}};
   EXPECT_EQ(NumDifferent(*policy, std::span(&alone, 1)), 0);
-  // It is not that way by itself.
+  // Without exact mode they differ.
   EXPECT_GT(NumDifferent(*MakePolicy(Numerics::kFast), groups), 0);
 }
 
-// In bf16 the measure is what bf16 does to the ordinary gradient: against that of fp32 at the same
-// weights, the exact one may be hardly further off.
+// In bf16, the exact gradient may differ from that of fp32 at the same weights by little more than
+// the ordinary bf16 gradient does.
 TEST_P(ExactDeviceTest, GradientsAreTheOrdinaryOnesToRounding) {
-  const std::vector<Drawn> groups = Generate();  // the row looks into them
+  const std::vector<Drawn> groups = Generate();  // the row refers to them
   const trainer::PackedRow row = Pack(groups);
   const auto gradient = [&](Numerics numerics, bool in_bf16) {
     const auto policy = MakePolicy(numerics, /*trainable=*/true, in_bf16);

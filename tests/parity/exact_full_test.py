@@ -1,4 +1,4 @@
-"""Exact and invariant on SmolLM2-135M (make check-full): bit for bit, over thousands of tokens."""
+"""Exact and invariant numerics on SmolLM2-135M (make check-full): equal bits over thousands of tokens."""
 import json
 import os
 import pathlib
@@ -8,7 +8,7 @@ import pytest
 
 TANDEM = pathlib.Path(os.environ["TANDEM_BIN"]) / "tandem"
 MODEL = pathlib.Path(os.environ["TANDEM_SOURCE"]) / "models" / "smollm2-135m-instruct"
-# 40 prompts x 8 completions x 64 tokens are 20 480 tokens.
+# 40 prompts x 8 completions x 64 tokens = 20 480 tokens.
 PROMPTS = [f"Tell me {i} facts about the number {i * 37}." for i in range(1, 41)]
 
 

@@ -1,5 +1,5 @@
-// Exact mode: the policy's forward gives the engine's bits for the tokens the engine drew, however
-// they are packed, and the ordinary gradients.
+// Exact mode: the forward pass of the policy gives the engine's bits for the tokens that the engine
+// sampled, for any packing, and its gradients are the ordinary ones.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ struct ExactCase {
   void (*shape)(ModelConfig&) = nullptr;
 };
 
-// Grouped queries, query and key norms, and sizes that are no multiple of a vector.
+// Grouped queries, query and key norms, and sizes that are not a multiple of a vector.
 void Qwen3Like(ModelConfig& config) {
   config.model_type = "qwen3";
   config.qk_norm = true;
@@ -41,7 +41,7 @@ void Qwen3Like(ModelConfig& config) {
   config.head_dim = 12;
 }
 
-// Biases on queries, keys and values, a head of its own.
+// Biases of queries, keys and values, and a separate head.
 void Qwen2Like(ModelConfig& config) {
   config.model_type = "qwen2";
   config.attention_qkv_bias = true;
@@ -105,7 +105,7 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
     return drawn;
   }
 
-  // With `cast`, masters that a cast to bf16 does not change.
+  // With `cast`, the masters are bf16 numbers, which a cast does not change.
   std::unique_ptr<Policy> MakePolicy(Numerics numerics, bool trainable = false, bool cast = false,
                                      bool in_bf16 = true) const {
     std::vector<HostTensor> tensors = testing::TinyModelTensors(config_, 7);
@@ -173,13 +173,13 @@ TEST_P(ExactTest, EveryLogProbIsTheEnginesBitForBitHoweverRowsArePacked) {
                        {groups[3].support[c]}};
     ASSERT_EQ(LargestDelta(*policy, std::span(&one, 1), &num_tokens), 0.0) << c;
   }
-  // It is not that way by itself.
+  // Without exact mode they differ.
   int64_t ignored = 0;
   EXPECT_GT(LargestDelta(*MakePolicy(Numerics::kFast), std::span(groups).first(6), &ignored), 0.0);
 }
 
-// In fp32, to fp32 rounding. In bf16 the measure is what bf16 does to the ordinary gradient:
-// against that of fp32 at the same (cast) weights, the exact one may be hardly further off.
+// In fp32, gradients are equal up to rounding. In bf16, the exact gradient may differ from that of
+// fp32 at the same (cast) weights by little more than the ordinary bf16 gradient does.
 TEST_P(ExactTest, GradientsAreTheOrdinaryOnesToRounding) {
   const std::vector<Drawn> groups = Generate(2, 20);
   const trainer::PackedRow row =
@@ -206,7 +206,8 @@ TEST_P(ExactTest, GradientsAreTheOrdinaryOnesToRounding) {
     };
     const double size = in_fp32[i].second.norm().item<double>();
     ASSERT_GT(size, 0) << exact[i].first;
-    // The exact one rounds keys and values too: a bias of keys feels little else.
+    // Exact mode also rounds keys and values, which is most of what changes the gradient of a key
+    // bias.
     EXPECT_LE(distance(exact[i].second), 4 * distance(ordinary[i].second) + 1e-5 * size)
         << exact[i].first;
     of_exact += std::pow(distance(exact[i].second), 2);

@@ -1,5 +1,5 @@
-// SmolLM2 in fp32 (make check-full): tokens drawn with top-p 0.8 and re-scored by the policy, over
-// the ids they were drawn from and over all ids.
+// SmolLM2 in fp32 (make check-full): tokens that were sampled with top-p 0.8 are scored by the
+// policy, over the ids from which they were sampled and over all ids.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -105,7 +105,7 @@ TEST(FilterReplayTest, ReplayedSupportsLeaveNothingOfTopPInDelta) {
   EXPECT_EQ(with.tokens, 8 * 8 * 64);
   EXPECT_LE(with.mean_abs_delta, 1e-5);
   EXPECT_NEAR(with.mean_w, 1, 1e-5);
-  // Without, each token's w is the mass that top-p kept of its distribution.
+  // Without the filter, w of each token is the probability mass that top-p retained.
   EXPECT_NEAR(without.mean_w, kept_mass / static_cast<double>(without.tokens), 1e-4);
   EXPECT_GT(without.mean_w, 0.8);
   EXPECT_LT(without.mean_w, 0.95);

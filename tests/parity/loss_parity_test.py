@@ -1,7 +1,7 @@
-"""GRPO loss, gradients and updates of the trainer against an independent computation in PyTorch.
+"""GRPO loss, gradients and updates of the trainer compared with an independent computation in PyTorch.
 
-The other side is written here from the formulas alone: transformers' model on every sequence by itself,
-autograd, torch.optim.AdamW. Ours is loss_driver: protobuf groups through stages 4 to 8.
+That computation follows the formulas: transformers' model on every sequence separately, autograd, torch.optim.AdamW. Ours is
+loss_driver, which runs protobuf groups through stages 4 to 8.
 """
 import json
 import os
@@ -24,7 +24,7 @@ torch.set_num_threads(2)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """name -> (directory, transformers model): the three families, and one with a head of its own."""
+    """name -> (directory, transformers model): the three families, and one with a separate head."""
     made = {}
     for name, kind, overrides in (("qwen2", "qwen2", {}), ("qwen3", "qwen3", {}),
                                   ("llama", "llama", {"attention_bias": True, "mlp_bias": True}),
@@ -35,7 +35,7 @@ def models(tmp_path_factory):
 
 
 def make_groups(seed, num_groups=3, group_size=3, scale=0.3):
-    """Prompts and completions of unequal lengths; behaviour log-probs are set by the caller."""
+    """Prompts and completions with different lengths. The caller sets the behaviour log-probs."""
     rng = np.random.default_rng(seed)
     groups = []
     for _ in range(num_groups):
@@ -98,7 +98,7 @@ def reference_loss(model, groups, proximal, *, eps_low=0.2, eps_high=0.2, max_we
             centre = target.detach() if proximal is None else proximal[g][i]
             mu = torch.tensor([float("nan") if b is None else b for b in c["behaviour"]])
             kept = torch.isfinite(mu)
-            mu = torch.where(kept, mu, 0.0)  # a NaN times zero is a NaN, in gradients too
+            mu = torch.where(kept, mu, 0.0)  # NaN times zero is NaN, also in gradients
             w = torch.exp((centre - mu).clamp(-20, 20)).clamp(max=max_weight)
             r = torch.exp(target - centre)
             a = c["advantage"]
@@ -185,8 +185,8 @@ loss: {kind: gspo, normalisation: sequence}
 
 
 def test_tempered_policy_and_dropped_tokens(models, tmp_path):
-    """Log-probs at the sampler's temperature; a masked completion and two tokens without a log-prob
-    leave the sum and the divisor."""
+    """Log-probs at the temperature of the sampler. A masked completion and two tokens without a log-prob are neither in the sum
+    nor in the divisor."""
     directory, model = models["qwen3"]
     groups = make_groups(6)
     set_behaviour(model, groups, 7, 0.2, temperature=0.7)
@@ -256,7 +256,7 @@ optimizer: {learning_rate: 2.0e-3, weight_decay: 0.1, max_grad_norm: 0.5}
     assert metrics["loss/clip_low_share"] + metrics["loss/clip_high_share"] > 0
     ours = load_file(tmp_path / "weights.safetensors")
     for name, p in named.items():
-        # AdamW's first updates have the sign of a gradient, also of one that is nearly nothing.
+        # The first updates of AdamW have the sign of the gradient, even if it is nearly zero.
         moved = (ours[name] - p.detach()).abs()
         assert float(moved.mean()) < 2e-6 and float((moved > 1e-4).float().mean()) < 2e-3, name
     for g, of_group in enumerate(proximal):

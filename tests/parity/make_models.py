@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes small random Hugging Face model directories with transformers, for parity tests.
+"""Makes small random model directories in Hugging Face form with transformers, for parity tests.
 
     python make_models.py --kind llama --out DIR --seed 0 [--untied] [--shards] [--dtype bf16]
 
-Kinds: qwen2 (q/k/v bias), qwen3 (q/k norm, head_dim apart from hidden / heads), llama (llama3 rotary
-scaling).  All have grouped queries.  Weights are wide enough that logits are peaky: a wrong forward
-shows in the log-probs.  The same arguments give the same weights.
+Kinds: qwen2 (q/k/v bias), qwen3 (q/k norm, head_dim different from hidden / heads), llama (llama3 rotary scaling). All have
+grouped queries. The weights are wide enough for peaked distributions, so that errors of a forward pass show in the log-probs.
+The same arguments give the same weights.
 """
 import argparse
 import pathlib
@@ -20,7 +20,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SMOLLM2 = pathlib.Path(__file__).resolve().parent.parent / "testdata" / "smollm2-tokenizer"
 SMOLLM2_VOCAB = 49152
 INIT_STD = 0.12
-VOCABULARY_STD = 3.5 * INIT_STD  # embedding and head: logits of a spread of about 3
+VOCABULARY_STD = 3.5 * INIT_STD  # of embedding and head, for logits with a spread of about 3
 
 SHAPE = dict(vocab_size=384, hidden_size=64, intermediate_size=112, num_hidden_layers=3,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
@@ -35,7 +35,7 @@ TRAINING_TEXT = (
 
 
 def make_config(kind, **overrides):
-    """The transformers configuration of `kind`; overrides are fields of it."""
+    """The transformers configuration of `kind`. Overrides are fields of it."""
     shape = {**SHAPE, **overrides}
     if kind == "qwen2":
         return transformers.Qwen2Config(**shape)
@@ -47,7 +47,7 @@ def make_config(kind, **overrides):
 
 
 def randomise(model, seed):
-    """Fills every parameter in name order from one generator; norms around 1, the rest around 0."""
+    """Fills every parameter in the order of names from one generator: norms around 1, the others around 0."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):

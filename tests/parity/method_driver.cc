@@ -1,6 +1,7 @@
-// method_driver: corrections and objectives on given numbers, for correction_parity_test.py. Reads
-// from stdin one JSON object with "settings" (of NamedMethod) and arrays "behaviour", "proximal",
-// "target", "advantages", "mask" and "completion"; writes what EvaluateMethod makes of them.
+// method_driver: evaluates corrections and objectives on given numbers, for
+// correction_parity_test.py. It reads a JSON object with "settings" (of NamedMethod) and the arrays
+// "behaviour", "proximal", "target", "advantages", "mask" and "completion" from stdin, and writes
+// the result of EvaluateMethod.
 #include <nlohmann/json.hpp>
 
 #include <cstdio>

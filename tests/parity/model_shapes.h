@@ -1,5 +1,4 @@
-// Shapes of the tiny model that differ from Llama's as families of models do, for tests of both
-// sides.
+// Shapes of the tiny model with the differences between model families, for tests of both sides.
 #pragma once
 
 #include "common/model/model_config.h"

@@ -1,5 +1,5 @@
-"""Drift under the names of other systems against their formulas in numpy, on padded batches as they have them; and
-the table of docs/metrics.md against the names that the export writes."""
+"""Drift metrics with the names of other systems compared with their formulas in numpy on padded batches, and the table of
+docs/metrics.md compared with the names that the export writes."""
 import json
 import os
 import pathlib
@@ -17,7 +17,7 @@ KINDS = {"off": "", "token_tis": "max_weight=1.5", "sequence_tis": "max_weight=1
 
 
 class Batch:
-    """[B, L] arrays of log-probs with a mask, as torch trainers hold them."""
+    """[B, L] arrays of log-probs with a mask, as in torch trainers."""
 
     def __init__(self, seed, completions=40, longest=30):
         rng = np.random.default_rng(seed)
@@ -187,7 +187,7 @@ def test_names_of_the_table_above_are_among_those_exported():
         for cell, prefix in zip(row[1:5], ("rollout_corr/", "train/", "sampling/", "")):
             names = re.findall(r"`([^`]+)`", cell)
             for name in names:
-                if name.startswith(("/", "_")):  # `x/mean`, `/max`: the same name with another end
+                if name.startswith(("/", "_")):  # `x/mean`, `/max`: the second is the same name with another suffix
                     name = re.sub(r"(/|_)[a-z]+$", name, names[0])
                 full = name if name.startswith("training/") else prefix + name
                 assert f"`{full}`" in section, full

@@ -1,5 +1,5 @@
-"""What the rollout server draws from, against the processors of transformers' generate, token by token: the ids that
-are left, their mass, and the log-prob of the drawn one among them."""
+"""The filtered distributions of the rollout server compared with the processors of transformers' generate, token by token: the
+ids that remain, their probability mass, and the log-prob of the sampled id."""
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from rollout_client import Server, load_stubs
 
 rollout, rollout_grpc, _, _ = load_stubs()
 
-# Each filter alone, all together, and pairs whose order shows: top-p of the tempered distribution, of what top-k
-# left, min-p after both.
+# Each filter alone, all together, and pairs that show their order: top-p of the distribution with temperature and of the ids
+# that top-k retained, and min-p after both.
 SETTINGS = [
     {"temperature": 1.0},
     {"temperature": 0.7},
@@ -48,7 +48,7 @@ def draw(server, group_id, **sampling):
 
 
 def processors(model, **sampling):
-    """The list that model.generate would run over each token's logits."""
+    """The list of processors that model.generate would apply to the logits of each token."""
     config = transformers.GenerationConfig(**{"do_sample": True, "top_k": 0, **sampling})
     config.eos_token_id = model.config.eos_token_id
     model._prepare_special_tokens(config, True, device="cpu")

@@ -1,4 +1,4 @@
-// Our statistics from JSON lines to JSON lines, for statistics_parity_test.py.
+// Computes our statistics for JSON lines on stdin, for statistics_parity_test.py.
 //   {"kind": "bootstrap", "clusters": [[a, b], ...], "replicates": n}   interval of sum a / sum b
 //   {"kind": "pareto", "weights": [...]}                                tail index
 //   {"kind": "sketch", "values": [...], "q": [...]}                     quantiles
@@ -45,7 +45,7 @@ json Sketch(const json& in) {
   return out;
 }
 
-// The columns of a record that the requests carry.
+// The columns of a record that a request has.
 struct Columns {
   std::vector<float> behaviour, proximal, entropies, moments, advantages;
   std::vector<int32_t> sequence, group, length, zeros;

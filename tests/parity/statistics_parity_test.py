@@ -1,4 +1,4 @@
-"""Drift metrics, intervals, quantiles and tails against numpy and scipy."""
+"""Drift metrics, intervals, quantiles and tails compared with numpy and scipy."""
 import json
 import os
 import pathlib
@@ -30,7 +30,7 @@ def test_bounds_are_those_of_scipys_bca_at_levels_widened_as_for_a_t_interval(se
     mine = ours({"kind": "bootstrap", "clusters": np.stack([total, size], 1).tolist(), "replicates": 40000})
     spread = theirs.confidence_interval.high - theirs.confidence_interval.low
     assert mine["value"] == pytest.approx(total.sum() / size.sum(), rel=1e-12)
-    # Two sets of 40 000 draws: bounds differ by the noise of a 2.5 % quantile, a few tails at 12 clusters.
+    # Two sets of 40 000 samples: bounds differ by the noise of a 2.5 % quantile, which is larger with 12 clusters.
     tolerance = 0.02 if clusters > 20 else 0.05
     assert mine["low"] == pytest.approx(theirs.confidence_interval.low, abs=tolerance * spread)
     assert mine["high"] == pytest.approx(theirs.confidence_interval.high, abs=tolerance * spread)

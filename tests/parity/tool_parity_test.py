@@ -1,5 +1,5 @@
-"""The plain tools of `tandem` against transformers: scores by both engines, greedy completions, and
-directories made by `init` and `export`."""
+"""The tools of `tandem` compared with transformers: scores of both engines, greedy completions, and the directories that
+`init` and `export` make."""
 import json
 import os
 import pathlib
@@ -19,7 +19,7 @@ TOLERANCE = 2e-4
 
 
 def tandem(*arguments, lines=None, code=0):
-    """Runs a subcommand; `lines` are sent as JSON lines, and what comes back is parsed."""
+    """Runs a subcommand with `lines` as JSON lines, and parses its output."""
     text = None if lines is None else "".join(json.dumps(line) + "\n" for line in lines)
     done = subprocess.run([TANDEM, *map(str, arguments)], input=text, capture_output=True,
                           text=True, timeout=240, check=False)
@@ -29,7 +29,7 @@ def tandem(*arguments, lines=None, code=0):
 
 @pytest.fixture(scope="module", params=KINDS)
 def model(request, tmp_path_factory):
-    """A small random model of each kind: its directory and transformers' view of it in fp32."""
+    """A small random model of each kind: its directory and the transformers model in fp32."""
     directory = tmp_path_factory.mktemp("models") / request.param
     make_models.make_model(request.param, directory, seed=7)
     return directory, load(directory)
@@ -80,7 +80,7 @@ def test_bf16_scores_stay_near_fp32(model, engine):
     answers = tandem("score", "--model", directory, "--dtype", "bf16", "--engine", engine,
                      lines=[{"ids": ids} for ids in sequences])
     difference = largest_difference(reference, sequences, answers)
-    assert 1e-6 < difference < 0.5  # it is bf16, and it is this model
+    assert 1e-6 < difference < 0.5  # it is bf16 and has the weights of this model
 
 
 def test_greedy_completions_equal_transformers_over_32_prompts(model):
@@ -91,7 +91,7 @@ def test_greedy_completions_equal_transformers_over_32_prompts(model):
     assert len(answers) == 32
     for ids, answer in zip(prompts, answers, strict=True):
         with torch.no_grad():
-            prompt = torch.tensor([ids])  # masked: else generate() hides ids that equal padding
+            prompt = torch.tensor([ids])  # masked, because generate() otherwise hides ids that equal the padding
             want = reference.generate(prompt, attention_mask=torch.ones_like(prompt),
                                       do_sample=False, max_new_tokens=24,
                                       eos_token_id=reference.config.eos_token_id)
@@ -143,7 +143,7 @@ def test_an_export_keeps_every_bit_and_in_bf16_the_updates_on_average(model, tmp
     error, ulp = torch.cat(errors), torch.cat(ulps)
     assert (error.abs() < ulp).all(), "one of the two neighbours"
     assert (error.abs() > ulp / 2).float().mean() > 0.1, "to nearest would leave none"
-    # In units the error of a uniform remainder has variance 1/6 over elements.
+    # In ulps, the error of dithered rounding has variance 1/6 over elements with uniform remainders.
     assert (error / ulp).mean().abs().item() < 5 * (1 / 6 / len(error)) ** 0.5
 
 

@@ -1,7 +1,7 @@
-"""Size budgets and names: files 600 lines, headers 200, functions 80, mains 100."""
+"""Limits of size in lines (files 600, headers 200, functions 80, main.cc 100), and names of files."""
 import re
 
-from source_tree import ROOMS, files, name, strip_comments_and_strings
+from source_tree import SOURCE_FOLDERS, files, name, strip_comments_and_strings
 
 FILE_LINES, HEADER_LINES, FUNCTION_LINES, MAIN_LINES = 600, 200, 80, 100
 BANNED_STEMS = {"util", "utils", "helper", "helpers", "common", "misc", "types", "tools"}
@@ -13,10 +13,9 @@ def line_count(path):
 
 
 def functions(text):
-    """(first line, number of lines) of every function body, lambdas counted with their owner.
+    """Returns (first line, number of lines) of every function body. Lambdas belong to the function that contains them.
 
-    A function is an outermost brace pair, inside namespaces and classes only, whose head has a
-    parameter list.
+    A function is the outermost pair of braces inside namespaces and classes whose head has a parameter list.
     """
     found = []
     stack = []  # True where a scope holds declarations (namespace, class); False inside functions
@@ -57,7 +56,7 @@ def test_the_counter_counts_functions_and_not_classes():
 
 def test_files_and_headers_stay_within_their_budget():
     over = []
-    for path in files([*ROOMS, "tests"], {".h", ".cc", ".py", ".rs", ".cu"}):
+    for path in files([*SOURCE_FOLDERS, "tests"], {".h", ".cc", ".py", ".rs", ".cu"}):
         limit = HEADER_LINES if path.suffix == ".h" else FILE_LINES
         limit = MAIN_LINES if path.name == "main.cc" else limit
         if line_count(path) > limit:
@@ -67,13 +66,13 @@ def test_files_and_headers_stay_within_their_budget():
 
 def test_functions_stay_within_their_budget():
     over = [f"{name(path)}:{first}: a function of {lines} lines, at most {FUNCTION_LINES}"
-            for path in files([*ROOMS, "tests"], {".h", ".cc", ".cu"})
+            for path in files([*SOURCE_FOLDERS, "tests"], {".h", ".cc", ".cu"})
             for first, lines in functions(path.read_text()) if lines > FUNCTION_LINES]
     assert not over, "\n".join(over)
 
 
-def test_no_file_is_named_after_nothing():
-    bad = [name(path) for path in files([*ROOMS, "tests"], {".h", ".cc", ".py", ".rs", ".cu"})
+def test_no_file_has_a_name_without_a_meaning():
+    bad = [name(path) for path in files([*SOURCE_FOLDERS, "tests"], {".h", ".cc", ".py", ".rs", ".cu"})
            if path.stem in BANNED_STEMS or path.stem.endswith(("_utils", "_helpers", "_util"))]
     assert not bad, bad
 
@@ -86,4 +85,4 @@ def test_policies_are_called_by_their_glossary_names():
         for number, line in enumerate(text.splitlines(), 1):
             if word.search(line):
                 bad.append(f"{name(path)}:{number}: {line.strip()}")
-    assert not bad, "say behaviour, proximal, target:\n" + "\n".join(bad)
+    assert not bad, "use behaviour, proximal, target:\n" + "\n".join(bad)

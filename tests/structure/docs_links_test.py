@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere: the file is there, and so is the heading that an anchor names. Tables are whole."""
+"""Links between pages lead to existing files and headings, and the rows of tables have as many cells as their heads."""
 import re
 from collections import Counter
 
@@ -19,7 +19,7 @@ def prose(text):
 
 
 def anchors(text):
-    """Those of the headings, as GitHub makes them: the second heading of the same words ends in -1."""
+    """The anchors of the headings, as GitHub makes them: that of a second heading with the same words ends in -1."""
     found, seen = set(), Counter()
     for heading in re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE):
         shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
@@ -62,7 +62,7 @@ def test_links_of_every_page_lead_to_a_file_and_to_a_heading_in_it():
 
 
 def test_files_that_pages_name_in_code_are_there():
-    """`trainer/train_step.h`, a folder, a pattern; or the last part of a file's path alone."""
+    """Pages name `trainer/train_step.h`, a folder or a pattern, or a file without its folder."""
     last_parts = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
     missing = []
     for page in PAGES:
@@ -73,7 +73,7 @@ def test_files_that_pages_name_in_code_are_there():
 
 
 def test_rows_of_a_table_have_as_many_cells_as_its_head():
-    """A | inside code ends the cell too, unless it is escaped."""
+    """A | inside code also ends a cell, unless it is escaped."""
     broken = []
     for page in PAGES:
         head = None

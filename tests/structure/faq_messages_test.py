@@ -1,15 +1,15 @@
-"""The messages that docs/faq.md quotes stand in the sources, so that who pastes one into a search finds its entry."""
+"""The messages that docs/faq.md quotes are in the sources, so that a search for a message finds its entry."""
 import re
 
 from source_tree import ROOT
 
 FOLDERS = ("cli", "common", "drift_lab", "rollout_server", "trainer")
 HEADING = re.compile(r"^### `(.+)`$", re.MULTILINE)
-FURTHEST = 200  # characters of code between two parts of one message: the expression that is printed there
+FURTHEST = 200  # most characters of code, the printed expression, between two parts of a message
 
 
 def literals(text):
-    """The text of a source file with neighbouring string literals joined, as the compiler and StrCat join them."""
+    """The text of a source file in which neighbouring string literals are joined, as the compiler and StrCat join them."""
     return re.sub(r'"\s*,?\s*"', "", text).replace('\\"', '"')
 
 

@@ -1,4 +1,4 @@
-"""The programs are built so that a memory error is hard to turn into code: what readelf says of each."""
+"""The programs are built so that memory errors are hard to exploit. readelf shows the properties of each."""
 import os
 import pathlib
 import re
@@ -16,12 +16,12 @@ def readelf(option, program):
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_is_loaded_at_an_address_of_chance(program):
+def test_a_program_is_loaded_at_a_random_address(program):
     assert re.search(r"Type:\s+DYN \(Position-Independent Executable file\)", readelf("--file-header", program))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_its_table_of_functions_is_bound_at_the_start_and_read_only_then(program):
+def test_its_table_of_functions_is_bound_at_the_start_and_then_read_only(program):
     assert "GNU_RELRO" in readelf("--program-headers", program)
     assert re.search(r"\(FLAGS_1\)\s+Flags:.*\bNOW\b", readelf("--dynamic", program))
 

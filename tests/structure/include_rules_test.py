@@ -1,8 +1,8 @@
-"""A room includes only what it may know, and LibTorch never meets protobuf in one file."""
+"""Which folder may include which, and that no file includes both LibTorch and protobuf."""
 import functools
 import re
 
-from source_tree import ROOMS, ROOT, files, includes, name
+from source_tree import SOURCE_FOLDERS, ROOT, files, includes, name
 
 MAY_INCLUDE = {
     "common": {"common"},
@@ -11,13 +11,13 @@ MAY_INCLUDE = {
     "drift_lab": {"drift_lab", "rollout_server", "trainer", "common", "proto"},
     "cli": {"cli", "drift_lab", "rollout_server", "trainer", "common", "proto"},
 }
-# The conversion points, where wire messages become tensors.
+# The files in which messages become tensors.
 BOTH_SIDES = {"rollout_server/service/weight_service.cc", "trainer/experience/experience_batch.cc",
               "trainer/train_step.cc"}
-# Messages (not services) may be values in headers of the two rooms that exchange them; the closure
-# test below keeps LibTorch away from whoever includes those.
-MESSAGE_ROOMS = ("trainer/", "rollout_server/")
-# What other headers of Abseil bring along in one version of it and not in the next.
+# Messages (not services) may be in headers of the two folders that exchange them. The last test keeps LibTorch out of
+# files that include such a header.
+MESSAGE_FOLDERS = ("trainer/", "rollout_server/")
+# Headers that other headers of Abseil include in one version and not in the next.
 ABSEIL_STRINGS = {
     "str_cat.h": r"absl::Str(Cat|Append)\(",
     "str_join.h": r"absl::StrJoin\(",
@@ -30,23 +30,23 @@ LIBTORCH = ("ATen/", "torch/", "c10/")
 WIRE = ("grpc", "google/protobuf", "proto/", "spdlog/", "prometheus/")
 
 
-def test_each_room_includes_only_what_it_may_know():
+def test_each_folder_includes_only_the_folders_that_it_may():
     broken = []
-    for room, allowed in MAY_INCLUDE.items():
-        for path in files([room], {".h", ".cc", ".cu"}):
+    for folder, allowed in MAY_INCLUDE.items():
+        for path in files([folder], {".h", ".cc", ".cu"}):
             for target in includes(path):
                 top = target.split("/")[0]
-                if top in {*ROOMS, "proto", "tests"} and "/" in target and top not in allowed:
-                    broken.append(f"{name(path)}: {room}/ may not include {target}")
+                if top in {*SOURCE_FOLDERS, "proto", "tests"} and "/" in target and top not in allowed:
+                    broken.append(f"{name(path)}: {folder}/ may not include {target}")
     assert not broken, "\n".join(broken)
 
 
 def test_files_include_the_string_functions_that_they_call():
     broken = []
-    for path in files([*ROOMS, "tests"], {".h", ".cc", ".cu"}):
+    for path in files([*SOURCE_FOLDERS, "tests"], {".h", ".cc", ".cu"}):
         header, text = path.with_suffix(".h"), path.read_text(encoding="utf-8")
         known = {*includes(path), *(includes(header) if header.exists() else ())}
-        broken += [f"{name(path)}: calls what is of absl/strings/{target} and does not include it"
+        broken += [f"{name(path)}: calls a function of absl/strings/{target} without including it"
                    for target, call in ABSEIL_STRINGS.items()
                    if re.search(call, text) and f"absl/strings/{target}" not in known]
     assert not broken, "\n".join(broken)
@@ -55,30 +55,30 @@ def test_files_include_the_string_functions_that_they_call():
 def may_be_in_a_header(header, target):
     is_message = target.startswith("proto/") and not target.endswith(".grpc.pb.h")
     return (not target.startswith(WIRE)
-            or (is_message and header.startswith(MESSAGE_ROOMS)))
+            or (is_message and header.startswith(MESSAGE_FOLDERS)))
 
 
 def test_headers_are_free_of_wire_log_and_metrics_libraries():
     broken = [f"{name(path)}: a header may not include {target}"
-              for path in files(ROOMS, {".h"}) for target in includes(path)
+              for path in files(SOURCE_FOLDERS, {".h"}) for target in includes(path)
               if not may_be_in_a_header(name(path), target)]
     assert not broken, "\n".join(broken)
 
 
 @functools.cache
 def everything_included(relative):
-    """All includes of a file, through our own headers."""
+    """All includes of a file, directly and through headers of the project."""
     found = set()
     for target in includes(ROOT / relative):
         found.add(target)
-        if (ROOT / target).is_file() and target.split("/")[0] in ROOMS and target != relative:
+        if (ROOT / target).is_file() and target.split("/")[0] in SOURCE_FOLDERS and target != relative:
             found |= everything_included(target)
     return frozenset(found)
 
 
 def test_no_file_sees_both_libtorch_and_the_wire_libraries():
     broken = []
-    for path in files(ROOMS, {".cc"}):
+    for path in files(SOURCE_FOLDERS, {".cc"}):
         found = everything_included(name(path))
         torch = sorted(t for t in found if t.startswith(LIBTORCH))
         wire = sorted(t for t in found if t.startswith(WIRE))

@@ -1,4 +1,4 @@
-"""docs/dev/mutants.md is what tests/mutants/run_mutants.py --table writes: a row for each patch, under the page's own words."""
+"""docs/dev/mutants.md has the table that tests/mutants/run_mutants.py --table writes: a row per patch, after an introduction."""
 import os
 import pathlib
 import sys
@@ -19,7 +19,7 @@ def test_the_page_has_a_row_for_each_patch_as_the_program_writes_it():
     assert sorted(written.splitlines()) == sorted(PAGE.read_text(encoding="utf-8").splitlines())
 
 
-def test_the_introduction_is_what_the_page_says_whatever_that_is(tmp_path):
+def test_the_introduction_is_the_text_before_the_table(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Words\n\nof somebody\n\n" + run_mutants.table([]) + "| 9 | gone | `t` `f` | stale |\n", encoding="utf-8")
     assert run_mutants.introduction(page) == "# Words\n\nof somebody\n\n"

@@ -1,4 +1,4 @@
-"""Every block of the pages says whether it is there to be pasted: tests/support/python/page_blocks.py has the names."""
+"""Every block of the pages says whether it can be pasted. tests/support/python/page_blocks.py explains the names."""
 import os
 import pathlib
 

@@ -1,4 +1,4 @@
-"""The pages as a whole: README.md is short, every page opens with whom it is for, and the site has all of them."""
+"""README.md is short, every page opens with its readers, and the site and the index have all pages."""
 import re
 
 import pytest
@@ -8,12 +8,12 @@ from source_tree import ROOT, name
 MAX_README_LINES, MAX_MAP_ROWS = 120, 12
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-# In mkdocs.yml: a page behind a dash, with or without a title.
+# A page in mkdocs.yml, with or without a title.
 NAV_PAGE = re.compile(r"^ +- (?:[^:\n]+: )?([\w/]+\.md)$", re.MULTILINE)
 
 
 def opening(page):
-    """What stands before the first section."""
+    """The text before the first section."""
     return page.read_text(encoding="utf-8").split("\n## ")[0].split("\n", 1)[1].strip()
 
 

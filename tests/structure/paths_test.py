@@ -1,9 +1,9 @@
-"""The checkout may lie in a folder with a space in its name: what goes through a shell quotes its paths."""
+"""The path of the checkout may contain spaces, so paths that go through a shell are quoted."""
 import re
 
-from source_tree import ROOMS, ROOT, name
+from source_tree import SOURCE_FOLDERS, ROOT, name
 
-# A flag with its argument in one word of CMake, which is split as a shell splits: "SHELL:-idirafter \"${FOLDER}/include\"".
+# A flag and its argument in one word of CMake, which CMake splits as a shell does: "SHELL:-idirafter \"${FOLDER}/include\"".
 SHELL_WORD = re.compile(r'"SHELL:(?P<text>(?:[^"\\]|\\.)*)"')
 QUOTED = re.compile(r'\\"[^"]*\\"')
 
@@ -18,7 +18,7 @@ def test_an_unquoted_path_is_found():
 
 
 def test_paths_in_flags_that_cmake_splits_are_quoted():
-    folders = [ROOT / folder for folder in (*ROOMS, "cmake", "proto", "tests")]
+    folders = [ROOT / folder for folder in (*SOURCE_FOLDERS, "cmake", "proto", "tests")]
     paths = [ROOT / "CMakeLists.txt", *(path for folder in folders for pattern in ("*.cmake", "CMakeLists.txt")
                                         for path in folder.rglob(pattern))]
     found = {name(path): words for path in paths if (words := unquoted(path.read_text(encoding="utf-8")))}

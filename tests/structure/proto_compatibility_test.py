@@ -1,8 +1,7 @@
 """The wire formats still read what the last release wrote.
 
-tests/testdata/proto/released.desc holds the messages of the last release. A field may be added; a field
-number may not change its type, its name or its label, and a method may not change its messages. What was
-removed must be reserved. After a release:
+tests/testdata/proto/released.desc has the messages of the last release. A field may be added. The type, name and label of
+a field number and the messages of a method must not change. Removed numbers must be reserved. After a release:
 
     protoc -I . --include_imports --descriptor_set_out=tests/testdata/proto/released.desc proto/*.proto
 """

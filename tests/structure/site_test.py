@@ -1,4 +1,4 @@
-"""The site of the pages is built without a warning, and its pages show neither our links' detours nor escaped bars."""
+"""The site of the pages is built without a warning, and its pages have no links to .md files and no escaped bars."""
 import os
 import re
 import subprocess

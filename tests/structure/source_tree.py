@@ -4,12 +4,12 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(os.environ.get("TANDEM_SOURCE", pathlib.Path(__file__).resolve().parents[2]))
-ROOMS = ["common", "rollout_server", "trainer", "drift_lab", "cli"]
+SOURCE_FOLDERS = ["common", "rollout_server", "trainer", "drift_lab", "cli"]
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
 def files(folders, suffixes):
-    """Paths under the folders with one of the suffixes, without generated and built ones."""
+    """Paths under the folders with one of the suffixes, without those of the Rust build."""
     found = []
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):
@@ -24,12 +24,12 @@ def name(path):
 
 
 def includes(path):
-    """What a file includes, as written."""
+    """The includes of a file, as they are written."""
     return [match.group(2) for match in INCLUDE.finditer(path.read_text())]
 
 
 def strip_comments_and_strings(text):
-    """C++ text with comments and literals blanked out; line breaks stay."""
+    """C++ text whose comments and literals are replaced by spaces. Line breaks are kept."""
     pattern = re.compile(
         r'//[^\n]*|/\*.*?\*/|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])\'(?:\\.|[^\'\\\n])*\'',
         re.DOTALL)

@@ -1,9 +1,9 @@
-"""Every test file runs, asserts something, and does not sleep."""
+"""Every test file is run, asserts something and does not sleep."""
 import re
 
 from source_tree import ROOT, files, name
 
-# A wait on a condition between processes may poll, in one place each.
+# Folders in which a wait for another process may poll.
 POLLING = {"tests/support", "tests/bench", "tests/mutants"}
 
 

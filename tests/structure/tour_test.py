@@ -1,4 +1,4 @@
-"""docs/dev/tour.md is true: its six files are there and short enough to be read, and hold the names that it points at."""
+"""docs/dev/tour.md is correct: its six files exist, are short, and have the names that the page mentions."""
 import re
 
 from source_tree import ROOT
@@ -7,7 +7,7 @@ PAGE = (ROOT / "docs" / "dev" / "tour.md").read_text(encoding="utf-8")
 NUM_FILES, MAX_LINES = 6, 900
 STOP = re.compile(r"^## \d+\. [^`\n]*`([\w/.]+)`\n(.*?)(?=^## )", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| [^|]+ \| `([\w/.]+)` \| `(\w+)` \|$", re.MULTILINE)
-# In a bullet: the names before its first full stop or colon, which are those of the stop's own file.
+# The names at the start of a bullet, which are in the file of its section.
 BULLET = re.compile(r"^\* ((?:`\w+`(?:, | and )?)+)", re.MULTILINE)
 PATH = re.compile(r"`((?:trainer|rollout_server|common|cli|proto|drift_lab|tests)/[\w/.]*)`")
 

@@ -1,5 +1,5 @@
-# tandem_kernel_tests(NAME <area> SRCS <x>_test.cc ... DEPS ... DEVICE lib ... [TORCH]): tests of kernels, run several
-# times from one source: on the CPU, with threads in rising (<x>_emulated_test) and in falling order
+# tandem_kernel_tests(NAME <area> SRCS <x>_test.cc ... DEPS ... DEVICE lib ... [TORCH]): tests of kernels, which run
+# several times from one source: on the CPU, with threads in rising (<x>_emulated_test) and in falling order
 # (<x>_emulated_falling), and in the cuda preset on the GPU, with the libraries of DEVICE (<x>_gpu_test).
 function(tandem_kernel_tests)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME" "SRCS;DEVICE;DEPS")

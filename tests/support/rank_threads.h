@@ -26,8 +26,8 @@ inline std::vector<absl::Status> OnThreads(int count,
   return statuses;
 }
 
-// Runs body(collectives) on each of `num_ranks` threads, which share `num_collectives` collectives, and
-// returns their results, by rank.
+// Runs body(collectives) on each of `num_ranks` threads, which share `num_collectives` collectives,
+// and returns their results, by rank.
 inline std::vector<absl::Status> OnRanks(
     int num_ranks, size_t num_collectives,
     const std::function<absl::Status(const Collectives&)>& body) {

@@ -1,4 +1,5 @@
-// The main program of every test: GoogleTest's own, and --tests_of=x_test.cc, which runs the tests of that file alone.
+// The main function of every test program: GoogleTest's, with the flag --tests_of=x_test.cc, which
+// runs only the tests of that file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +9,7 @@
 
 namespace {
 
-// A filter of GoogleTest that names each test declared in the file; empty where there is none.
+// A GoogleTest filter with all tests that are declared in the file. Empty if there are none.
 std::string TestsOf(std::string_view file) {
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
   const std::string end = "/" + std::string(file);

@@ -1,7 +1,7 @@
 "use strict";
-// The head of an attribution's page: the verdict in plain words, what it stands on, and what failed
-// where nothing could be measured. The data is that of `tandem drift attribute --json`, with what
-// drift_lab/pages/attribution_report.h adds.
+// The first part of the page of an attribution: the verdict in words and its evidence, or why nothing
+// could be measured. The data is the JSON of `tandem drift attribute` with the additions of
+// drift_lab/pages/attribution_report.h.
 
 const attribution = pageData;
 const described = new Map((attribution.parts || []).map((part) => [part.part, part.description]));
@@ -17,26 +17,26 @@ function verdictBadge() {
 
 const listed = (items) => (items.length < 2 ? items.join("") : items.slice(0, -1).join(", ") + " and " + items[items.length - 1]);
 
-// How large the gap is, and whether that is anything.
-function gapText() {
+// How large the drift is, and whether it is more than rounding.
+function driftText() {
   const {verdict, total} = attribution;
-  const gap = number(total.mean_abs.value);
-  if (!verdict.nothing_to_explain) return `Server and trainer differ by ${gap} nats a token on average.`;
+  const drift = number(total.mean_abs.value);
+  if (!verdict.nothing_to_explain) return `Server and trainer differ by ${drift} nats per token on average.`;
   return total.mean_abs.value === 0 ? "Server and trainer agree exactly on every token."
-    : `Server and trainer differ by ${gap} nats a token on average, which is no more than two fp32 log-probs can differ for no reason.`;
+    : `Server and trainer differ by ${drift} nats per token on average, which is within the rounding of fp32 log-probs.`;
 }
 
-// "weights now, against those that drew the token (staleness)", "temperature 0.9".
+// For example "current weights and the weights that sampled the token (staleness)" or "temperature 0.9".
 const causeName = (cause) => cause.label || (described.has(cause.cause) ? `${described.get(cause.cause)} (${cause.cause})` : words(cause.cause));
 
 function verdictText() {
-  if (!attribution.comparable) return "Not comparable. What the trainer would score is not what the server drew: a discrete fault, not drift. No drift number is given.";
+  if (!attribution.comparable) return "Not comparable. What the trainer would score is not what the server sampled: a discrete fault, not drift. No drift number is given.";
   const {verdict} = attribution;
   const share = (cause) => interval(cause.square_share).value;
-  const inGap = verdict.named.filter((cause) => share(cause) !== 0), ofDraws = verdict.named.filter((cause) => share(cause) === 0);
-  const sentences = [gapText()];
-  if (inGap.length) {
-    const [first, ...rest] = inGap;
+  const inDrift = verdict.named.filter((cause) => share(cause) !== 0), ofDraws = verdict.named.filter((cause) => share(cause) === 0);
+  const sentences = [driftText()];
+  if (inDrift.length) {
+    const [first, ...rest] = inDrift;
     sentences.push(`Largest named cause: ${causeName(first)}, ${percentNumber(share(first))} % of the mean square.`);
     if (rest.length) sentences.push(`Then ${listed(rest.map((cause) => `${cause.label || cause.cause} ${percentNumber(share(cause))} %`))}.`);
     if (isNumber(interval(verdict.unexplained_square_share).value)) sentences.push(`Unexplained: ${percentWithBounds(verdict.unexplained_square_share)}.`);
@@ -45,21 +45,21 @@ function verdictText() {
   } else {
     sentences.push("No cause of it is named.");
   }
-  if (ofDraws.length) sentences.push(`But the tokens were not drawn from what was recorded: ${listed(ofDraws.map(causeName))}.`);
-  if (verdict.open.length) sentences.push("What is open, and which measurement would decide it, stands below.");
+  if (ofDraws.length) sentences.push(`But the tokens were not sampled from the recorded distribution: ${listed(ofDraws.map(causeName))}.`);
+  if (verdict.open.length) sentences.push("Open questions, and the measurements that would decide them, are listed below.");
   return sentences.join(" ");
 }
 
-// A value of the JSON as text: an interval, a number, or as it stands.
+// A value of the JSON as text: an interval, a number, or unchanged.
 function anyValue(value) {
   if (value && typeof value === "object" && "value" in value) return withBounds(value);
   return isNumber(value) ? number(value, 4) : typeof value === "boolean" ? (value ? "yes" : "no") : plain(value);
 }
 
-// What a record says beyond the fields `known`: "strength 0.9 [0.8, 1.1], ...".
+// The fields of a record that are not in `known`: "strength 0.9 [0.8, 1.1], ...".
 const extras = (record, known) => Object.entries(record).filter(([key]) => !known.includes(key)).map(([key, value]) => `${words(key)} ${anyValue(value)}`).join(", ");
 
-// Of a cause with a dial: how far it was turned.
+// The strength of a cause that has a fault parameter.
 function strengthText(cause) {
   if (!cause.strength || !isNumber(interval(cause.strength).value) || cause.strength_kind === "none") return null;
   return `strength ${withBounds(cause.strength, (value) => number(value, 4))}` + (cause.strength_kind === "exact" ? " (bounds: values that give the same record)" : "");
@@ -81,23 +81,23 @@ function namedRows(verdict) {
   return list;
 }
 
-// What the diagnosis of the record did: shown where it had something to do.
+// The work of the diagnosis of the record, if there was any.
 function recordCard() {
   const {record} = attribution;
   if (!record || (record.num_hypotheses === 0 && !record.draws.candidates.length && !record.noise)) return null;
-  const fit = (of) => `mean abs ${number(of.mean_abs)}, ${percent(of.matched_share)} of tokens given back exactly`;
+  const fit = (of) => `mean abs ${number(of.mean_abs)}, ${percent(of.matched_share)} of tokens reproduced exactly`;
   const {noise, draws} = record;
-  const node = card("Inside the record", "What the server recorded, against replays of the same ids under hypotheses about what it did behind its claims.", facts([
+  const node = card("Inside the record", "The server's record, compared with replays of the same ids under hypotheses about what the server really did.", facts([
     ["hypotheses replayed", record.num_hypotheses], ["as claimed", fit(record.before)], ["with the named causes", fit(record.after)], ["explained", record.explained ? "yes" : "no"],
     ["noise on the logits", noise ? `${noise.believed ? "believed" : "not believed"}: sigma ${withBounds(noise.sigma)}, distance ${number(noise.distance)} of at most ${number(noise.largest_distance)}` : null],
     ["tail of the noise", noise && interval(noise.tail_probability).value > 0 ? `share ${withBounds(noise.tail_probability)}, ${withBounds(noise.tail_factor)} times as large` : null],
-    ["calibration of the draws", `z ${number(draws.z)}`]]),
-    draws.candidates.length ? table([{name: "the draws under", cell: (c) => c.label || c.cause}, {name: "likelier by, nats", num: true, cell: (c) => number(c.gain_nats)}], draws.candidates) : null);
+    ["calibration of the samples", `z ${number(draws.z)}`]]),
+    draws.candidates.length ? table([{name: "samples under", cell: (c) => c.label || c.cause}, {name: "likelier by, nats", num: true, cell: (c) => number(c.gain_nats)}], draws.candidates) : null);
   node.classList.add("below");
   return node;
 }
 
-// Lists of records that this page does not know by name are shown as they come.
+// Tables of the lists of records that this page does not know by name.
 function otherRecords(object, known) {
   return Object.entries(object).filter(([key, value]) => !known.includes(key) && Array.isArray(value) && value.length && value.every((item) => item && typeof item === "object" && !Array.isArray(item)))
     .map(([key, records]) => {
@@ -128,7 +128,7 @@ function verdictSection() {
   return section("verdict", "Verdict", null, el("div", {class: "card"}, el("p", {class: "verdict"}, verdictText()), verdict ? namedRows(verdict) : null,
     ((verdict && verdict.open) || []).map((question) => el("div", {class: "open"}, el("p", {}, el("b", {}, "Open: "), plain(question.what)),
       el("p", {}, el("b", {}, "What would decide: "), plain(question.deciding_measurement)), extras(question, ["what", "deciding_measurement"]) ? el("p", {class: "empty"}, extras(question, ["what", "deciding_measurement"])) : null)),
-    verdict ? el("p", {class: "note"}, "A cause is named when its share is at least 2 %, the 95 % interval of the share leaves 0 out, and the part is larger than fp32 log-probs can say. Shares are of the mean square of delta.") : null),
+    verdict ? el("p", {class: "note"}, "A cause is named when its share is at least 2 %, the 95 % interval of the share excludes 0, and the part is larger than the rounding of fp32 log-probs. Shares are of the mean square of delta.") : null),
   verdict ? otherRecords(verdict, ["named", "open"]) : [], otherRecords(attribution, ["findings", "parts", "worst", "injected"]), verdict ? recordCard() : null);
 }
 
@@ -138,7 +138,7 @@ function gateSection() {
       el("span", {class: "formula"}, `${finding.num_completions} of ${attribution.num_completions} completions`)), el("div", {}, plain(finding.message)))));
 }
 
-function gapTiles() {
+function driftTiles() {
   const metrics = attribution.metrics.by_completion;
   const of = (name, title, note, format = number) => {
     const value = interval(metrics[name]);

@@ -1,5 +1,5 @@
 "use strict";
-// Puts the page of an attribution together.
+// Assembles the page of an attribution.
 
 function provenance() {
   const {about} = attribution;
@@ -12,7 +12,7 @@ function buildPage() {
   const sections = (attribution.comparable ? [verdictSection(), partsSection(), splitSection(), positionSection(), mapSection(), worstSection(), numberSection()]
     : [verdictSection(), gateSection()]).filter(Boolean);
   page.replaceChildren(attributionTitle(), ...[injectedBlock()].filter(Boolean), ...sections, provenance());
-  if (attribution.comparable) document.getElementById("verdict").append(gapTiles());
+  if (attribution.comparable) document.getElementById("verdict").append(driftTiles());
   for (const node of sections) document.getElementById("nav").append(el("a", {href: "#" + node.id}, node.querySelector("h2").textContent));
   document.body.append(tip);
 }

@@ -1,14 +1,14 @@
 "use strict";
 // The heat map of delta over the batch, and the worst tokens in context.
 
-// abs(delta) that has the full colour: the 99 % quantile, or the largest where that is 0.
+// The abs(delta) that has the full colour: the 99 % quantile, or the maximum if that quantile is 0.
 function fullColour() {
   const {total, map} = attribution;
   if (total.tail_threshold > 0) return total.tail_threshold;
   return map.rows.reduce((most, row) => row.delta.reduce((of, delta) => (isNumber(delta) ? Math.max(of, Math.abs(delta)) : of), most), 0);
 }
 
-// Parts that a colour of the map or two digits of a table can show beside delta.
+// The parts that the colours of the map or a column of the table can show besides delta.
 function shownParts(full) {
   const {map} = attribution;
   return map.parts.filter((name) => map.rows.some((row) => row.parts[name].some((value) => isNumber(value) && Math.abs(value) >= full / 100)));
@@ -16,7 +16,7 @@ function shownParts(full) {
 
 const tokenText = (row, t) => attribution.map.texts[row.tokens[t]];
 
-// Everything about one token, a line each.
+// Everything about one token, one line each.
 function cellText(row, t) {
   const lines = [`completion ${row.completion} (group ${plain(row.group)}, ${plain(row.index)}), token ${t}: ${JSON.stringify(tokenText(row, t))}`,
     `delta ${number(row.delta[t], 4)}   server's log-prob ${number(row.behaviour[t], 4)}   weight version ${plain(row.versions[t])}`,
@@ -31,7 +31,7 @@ function meanAbs(row) {
   return known.length ? known.reduce((sum, value) => sum + Math.abs(value), 0) / known.length : 0;
 }
 
-// The canvas and what it answers to: pointing, tapping and the arrow keys.
+// The canvas and its input: pointer, touch and arrow keys.
 class HeatMap {
   constructor(full) {
     this.full = full;
@@ -48,12 +48,12 @@ class HeatMap {
 
   values(row) { return this.shown === "delta" ? row.delta : row.parts[this.shown]; }
 
-  // All cells anew, into a picture of their own: a batch has tens of thousands, and a pointer moves often.
+  // Draws all cells into a separate image, because a batch has tens of thousands and the pointer moves often.
   draw() {
     const {map} = attribution;
     this.rows = [...map.rows].sort(mapOrders[this.order][1]);
-    const room = this.canvas.parentElement ? this.canvas.parentElement.clientWidth : 600;
-    this.wide = Math.max(4, Math.min(48, Math.floor(room / Math.max(1, map.columns))));
+    const width = this.canvas.parentElement ? this.canvas.parentElement.clientWidth : 600;
+    this.wide = Math.max(4, Math.min(48, Math.floor(width / Math.max(1, map.columns))));
     this.high = this.rows.length > 120 ? 5 : this.rows.length > 48 ? 8 : 14;
     const width = this.wide * map.columns, height = this.high * this.rows.length;
     this.scale = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(width, height, 1));  // canvases have a largest size
@@ -79,7 +79,7 @@ class HeatMap {
     }));
   }
 
-  // Not scored, or not trained: a line through the cell, which no colour of the scale has.
+  // A token that was not scored or not trained has a line through its cell.
   strike(ink, line, x, y) {
     ink.strokeStyle = line;
     ink.lineWidth = .5;
@@ -89,7 +89,7 @@ class HeatMap {
     ink.stroke();
   }
 
-  // The picture, and a frame around the cell that is told about.
+  // The image, with a frame around the selected cell.
   show() {
     const ink = this.canvas.getContext("2d");
     ink.setTransform(1, 0, 0, 1, 0, 0);
@@ -130,7 +130,7 @@ class HeatMap {
   }
 }
 
-// Buttons of which one is pressed.
+// A row of buttons of which one is pressed.
 function choice(names, choose) {
   const buttons = names.map((name, i) => el("button", {type: "button", "aria-pressed": String(i === 0)}, name));
   buttons.forEach((button, i) => button.addEventListener("click", () => {

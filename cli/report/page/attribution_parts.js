@@ -1,9 +1,9 @@
 "use strict";
-// Parts of the gap: waterfall, table, the four additive parts, splits by what a token is, all numbers.
+// The parts of the drift: waterfall, table, the four additive parts, splits by token class, all numbers.
 
 const squareShare = (part) => interval(part.square_share);
 
-// From the record to the trainer's record, each bar beginning where the one before ended.
+// From the server's record to the trainer's. Each bar begins where the previous one ended.
 function waterfall() {
   let reached = 0;
   const rows = attribution.parts.map((part) => {
@@ -25,13 +25,13 @@ function partTable() {
       {name: "mean, nats", num: true, cell: (p) => withBounds(p.mean)}, {name: "% of mean square", num: true, cell: (p) => percentWithBounds(p.square_share)},
       {name: "first .. last", num: true, cell: bounds}, {name: "% of k3", num: true, cell: (p) => percentWithBounds(p.k3_share)},
       {name: "% of tail", num: true, cell: (p) => percentWithBounds(p.tail_share)}], attribution.parts),
-    el("p", {class: "note"}, companyText()));
+    el("p", {class: "note"}, compositionText()));
 }
 
-function companyText() {
+function compositionText() {
   const {alone, total} = attribution;
-  const company = `Company: ${alone.num_completions} completions (${alone.num_tokens} tokens), decoded one at a time, differ by at most ${number(alone.max_abs)}.`;
-  return total.num_missing > 0 ? `${company} ${total.num_missing} tokens are left out: some rung could not score them.` : company;
+  const text = `Batch composition: ${alone.num_completions} completions (${alone.num_tokens} tokens), decoded one at a time, differ by at most ${number(alone.max_abs)}.`;
+  return total.num_missing > 0 ? `${text} ${total.num_missing} tokens are left out because an ablation step could not score them.` : text;
 }
 
 function additiveCard() {
@@ -43,7 +43,7 @@ function additiveCard() {
 }
 
 function partsSection() {
-  return section("parts", "What the gap is made of", "The same ids scored again in steps that change one thing each. Neighbours differ in one thing, so for every token the parts add up to its delta = log trainer - log server.",
+  return section("parts", "Parts of the drift", "The same ids scored again in steps that change one thing each. Neighbours differ in one thing, so for every token the parts add up to its delta = log trainer - log server.",
     el("div", {class: "grid"}, waterfall(), additiveCard()), el("div", {class: "card below"}, ...partTable().childNodes));
 }
 
@@ -55,12 +55,12 @@ function splitCard(by, buckets) {
   return card(splitTitles[by] || words(by), "mean |delta|, nats", rows("mean_abs_delta"), el("p", {class: "note second"}, "mean delta, nats"), rows("mean_delta"));
 }
 
-// A split with one bucket says nothing about which tokens, but where all of them are.
+// A split with one bucket does not separate tokens; it only says in which bucket all of them are.
 function splitSection() {
   const splits = Object.entries(attribution.splits);
   const several = splits.filter(([, buckets]) => buckets.length > 1), single = splits.filter(([, buckets]) => buckets.length === 1);
   const rest = single.length ? ` All tokens have ${listed(single.map(([by, [bucket]]) => `${words(by)} ${bucket.label}`))}.` : "";
-  return section("splits", "Which tokens", `The same gap, seen by what a token is; intervals are 95 % over completions, and missing where fewer than 8 have such tokens.${rest}`,
+  return section("splits", "Which tokens", `The same drift by kind of token. Intervals are 95 % over completions, and missing where fewer than 8 completions have such tokens.${rest}`,
     el("div", {class: "grid"}, several.map(([by, buckets]) => splitCard(by, buckets))));
 }
 

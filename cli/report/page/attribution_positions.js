@@ -1,17 +1,17 @@
 "use strict";
-// Curves over positions: does the gap grow along a completion, and which part makes it grow?
+// Curves over positions: whether drift grows along a completion, and which part makes it grow.
 
 const partMarks = [["cast", "blue"], ["body", "orange"], ["kv", "green"], ["head", "pink"], ["staleness", "red"], ["kernels", "sky"], ["layout", "yellow"], ["record", "grey"],
   ["path", "sky", {dashed: true}], ["emulation", "pink", {dashed: true}], ["trainer_record", "grey", {dashed: true}]];
 
-// Causes found inside the record have no mark of their own: they take those that are left, dashed.
+// Causes found inside the record have no fixed mark. They use the remaining ones, dashed.
 function marksOf(names) {
   const others = names.filter((name) => !partMarks.some(([known]) => known === name));
   const tints = ["yellow", "red", "green", "blue", "orange"];
   return [...partMarks.filter(([name]) => names.includes(name)), ...others.map((name, i) => [name, tints[i % tints.length], {dashed: true}])];
 }
 
-// In the middle of the bin: a bin of one position stands on it.
+// The middle of the bin; a bin of one position is at that position.
 const positionAt = (bin) => (attribution.positions.from[bin] + attribution.positions.to[bin]) / 2;
 
 function positionCard(title, note, what) {

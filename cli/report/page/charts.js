@@ -1,6 +1,6 @@
 "use strict";
-// Charts: one look for all, redrawn when the theme changes. Colours are Okabe and Ito's, which stay
-// apart for colour-blind readers; a second mark (dashes, position, a written label) goes with each.
+// Charts with one style, redrawn when the theme changes. The colours are Okabe and Ito's, which
+// colour-blind readers can distinguish, and each has a second mark (dashes, position, a label).
 
 const palette = {
   light: {ink: "#1c2330", blue: "#0072b2", orange: "#d98300", green: "#009e73", red: "#d55e00", sky: "#3f9fd6", pink: "#b8578f", grey: "#7a8594", yellow: "#b5a300"},
@@ -26,7 +26,7 @@ function axis(title, options) {
   };
 }
 
-// A card with a chart. `build` returns the Chart.js configuration for the present theme; `keys` are
+// A card with a chart. `build` returns the Chart.js configuration for the current theme; `keys` are
 // the legend: [name, colour, dashed].
 function chartCard(title, note, keys, build) {
   const canvas = el("canvas", {role: "img", "aria-label": title});
@@ -60,7 +60,7 @@ function drawCharts() {
 const series = (key) => runData.series[key];
 const hasSeries = (...keys) => keys.some((key) => series(key) && series(key).some(isNumber));
 
-// Points of a series where it has a value, so that a line joins evaluations that are steps apart.
+// The points of a series that have values, so that a line connects evaluations several steps apart.
 const points = (values, above) => runData.steps.map((step, i) => ({x: step, y: values[i]}))
   .filter((point) => isNumber(point.y) && (above === undefined || point.y > above));
 
@@ -71,8 +71,8 @@ function line(label, values, tint, options) {
     borderDash: dashed ? [6, 4] : [], pointRadius: dots ? 4 : data.length === 1 ? 3 : 0, pointHoverRadius: 4, tension: 0, clip: 8, fill: fill || false};
 }
 
-// A line with the interval of each point as a band. points: [{x, y, low, high}]; without bounds, a gap
-// in the band. `edge` marks what is not a line of its own.
+// A line with the interval of each point as a band. points: [{x, y, low, high}]; without
+// bounds, the band is interrupted. `edge` marks the datasets of the band's limits.
 function band(label, points, tint, options) {
   const known = points.filter((point) => isNumber(point.y));
   const edge = (bound, fill) => ({label: `${label}, ${bound}`, edge: true, data: known.map((point) => ({x: point.x, y: isNumber(point[bound]) ? point[bound] : null})),
@@ -93,7 +93,7 @@ function stepAxis() {
   return axis("train step", {type: "linear", min: Math.min(...steps), max: Math.max(...steps), grid: false, ticks: {precision: 0}});
 }
 
-// lines: [key, label, colour, {dashed, dots}]; lines without data are left out; null when none has any.
+// lines: [key, label, colour, {dashed, dots}]. Lines without data are omitted; null if none has data.
 function lineCard(title, note, lines, yOptions) {
   const present = lines.filter(([key]) => hasSeries(key));
   if (!present.length) return null;
@@ -105,8 +105,8 @@ function lineCard(title, note, lines, yOptions) {
   }));
 }
 
-// The same with each line's interval as a band. A constant that a reader compares with is given as
-// yOptions.level: [label, value].
+// The same with the interval of each line as a band. yOptions.level: [label, value] is a constant for
+// comparison.
 function bandCard(title, note, lines, yOptions) {
   const present = lines.filter(([key]) => hasSeries(key));
   if (!present.length) return null;

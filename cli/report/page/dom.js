@@ -1,10 +1,10 @@
 "use strict";
-// Building blocks of a page. Text of the data (completions above all) reaches the document through
-// textContent alone: nothing here or elsewhere parses it as markup.
+// Elements of a page. Text of the data, such as completions, is put into the document only through
+// textContent, so that it is never parsed as markup.
 
 const pageData = JSON.parse(document.getElementById("page-data").textContent);
 
-// el("div", {class: "card"}, child, "text", [more]): null children are left out.
+// el("div", {class: "card"}, child, "text", [more]): null children are omitted.
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -19,7 +19,7 @@ function el(tag, attributes, ...children) {
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-// Up to `digits` significant digits; thousands separated; exponents where they are shorter.
+// Up to `digits` significant digits, with separated thousands, and exponents where that is shorter.
 function number(value, digits = 3) {
   if (!isNumber(value)) return "-";
   if (value === 0) return "0";
@@ -73,7 +73,7 @@ function tile(name, value, unit, note) {
     el("span", {class: "value"}, value, unit ? el("small", {}, " " + unit) : null), el("span", {class: "note"}, note || ""));
 }
 
-// [name, value]; what has no value is left out.
+// [name, value]; entries without a value are omitted.
 function facts(pairs) {
   return el("dl", {}, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
     .map(([name, value]) => [el("dt", {}, name), el("dd", {}, value instanceof Node ? value : plain(value))]));

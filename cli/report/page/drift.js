@@ -1,6 +1,6 @@
 "use strict";
-// Drift: behaviour against proximal log-probs, each number with its formula. All before any clamp
-// unless a title says "after clamp".
+// Drift between behaviour and proximal log-probs, each number with its formula. All values are from
+// before any clamp unless the title says "after clamp".
 
 const driftRows = [
   ["mean_delta", "mean delta", "mean(delta)", "arithmetic"],
@@ -88,7 +88,7 @@ function driftTable() {
       {name: "lowest", num: true, cell: (r) => number(r.low)}, {name: "highest", num: true, cell: (r) => number(r.high)}], rows));
 }
 
-// How far, with the interval of each step over its completions.
+// The size of the drift, with the interval of each step over its completions.
 function intervalCards() {
   return [
     bandCard("k3 with its interval", "mean(w - 1 - delta), an estimate of KL(behaviour || proximal) that is never negative; the band is the 95 % interval over completions, before clamp",
@@ -113,14 +113,14 @@ function driftSection() {
     lineCard("Sequence log-ratio", "product: sum_t delta; geometric: mean_t delta; per completion, then averaged",
       [["drift/sequence_log_ratio_sum_mean", "product", "blue"], ["drift/sequence_log_ratio_mean_mean", "geometric", "orange", {dashed: true}],
         ["drift/sequence_log_ratio_max", "largest |product|", "red"]], {title: "nats"}),
-    bandCard("By advantage sign", "mean(w | A > 0) against mean(w | A < 0), before clamp: a lasting gap turns a correction into a bias",
+    bandCard("By advantage sign", "mean(w | A > 0) against mean(w | A < 0), before clamp: a lasting difference turns a correction into a bias",
       [["drift/positive_mean_w", "advantage > 0", "blue"], ["drift/negative_mean_w", "advantage < 0", "orange", {dashed: true}]], {title: "w"}),
     lineCard("Kept by advantage sign", "share of trained tokens that masks and filters keep; when one side falls, the correction pushes the policy one way",
       [["correction/positive_kept_fraction", "advantage > 0", "blue"], ["correction/negative_kept_fraction", "advantage < 0", "orange", {dashed: true}]], {title: "share", suggestedMin: .95, suggestedMax: 1}),
     ...lagCards(),
     ...splitPartCards(),
     ...probeCards(),
-    lineCard("Mean weight around truncation", "mean(w) before clamp and mean(min(C, w)) after clamp: the gap is what the ceiling takes",
+    lineCard("Mean weight around truncation", "mean(w) before clamp and mean(min(C, w)) after clamp: the difference is what the ceiling removes",
       [["correction/mean_weight_raw", "before clamp", "orange", {dashed: true}], ["correction/mean_weight", "after clamp", "blue"]], {title: "w"}),
     lineCard("Capped", "share of trained tokens whose weight met the ceiling C", [["correction/capped_share", "capped share", "blue"]], {title: "share", suggestedMin: 0, suggestedMax: .02}),
     ...weightHistogramCards(),

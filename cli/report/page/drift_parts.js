@@ -1,7 +1,7 @@
 "use strict";
-// Drift by what a token is, by part, against the frozen probe set; and the captures that say more.
+// Drift by kind of token, by part and on the frozen probe set, and the captures with more detail.
 
-// Labels of buckets in the order of their meaning: numbers rise, names have an order of their own.
+// Labels of buckets in their order: numbers ascending, names in a fixed order.
 const namedBuckets = ["first", "between", "last", "positive", "negative", "zero"];
 function byBucket(a, b) {
   const rank = (label) => (Number.isNaN(parseFloat(label)) ? 1e12 + namedBuckets.indexOf(label) : parseFloat(label));
@@ -10,7 +10,7 @@ function byBucket(a, b) {
 
 const bucketTints = ["blue", "orange", "green", "red", "pink", "sky", "yellow", "grey"];
 
-// One band per version lag over steps. With a single lag it would be the curve of all tokens again.
+// One band per version lag over steps. With a single lag it would equal the curve of all tokens.
 function lagCards() {
   const cards = [["k3", "k3 by version lag"], ["mean_abs_delta", "Mean abs delta by version lag"]].map(([measure, title]) => {
     const lags = runData.drift.by_version_lag[measure];
@@ -37,20 +37,20 @@ function splitPartCards() {
     const lines = splitParts.map(([part, tint]) => [`drift/split/${part}_${measure}`, part, tint]).filter(([key]) => hasSeries(key));
     if (!lines.length) return null;
     const note = "delta = record + engine + cast + staleness, per token, on the steps that measured it";
-    if (measure === "mean_abs") return bandCard(`Parts of the gap: ${title}`, note + "; 95 % intervals over completions", lines, {title: unit, suggestedMin: 0});
+    if (measure === "mean_abs") return bandCard(`Parts of the drift: ${title}`, note + "; 95 % intervals over completions", lines, {title: unit, suggestedMin: 0});
     const at = runData.steps.map((_, i) => i).filter((i) => lines.some(([key]) => isNumber(series(key)[i])));
-    return barCard(`Parts of the gap: ${title}`, note + "; they add up", at.map((i) => runData.steps[i]), lines.map(([key, part, tint]) => [part, at.map((i) => series(key)[i]), tint]),
+    return barCard(`Parts of the drift: ${title}`, note + "; they add up", at.map((i) => runData.steps[i]), lines.map(([key, part, tint]) => [part, at.map((i) => series(key)[i]), tint]),
       {stacked: true, x: "train step", y: unit});
   });
 }
 
-// Did the numerics get worse, or does the policy visit harder tokens? And did the weights arrive?
+// Whether the numerics got worse or the policy visits harder tokens, and whether the weights arrived.
 function probeCards() {
   const measures = [["k3", "k3", "nats"], ["mean_abs_delta", "mean abs delta", "nats"]];
   return [...measures.map(([measure, title, unit]) => !hasSeries(`drift/probe/${measure}`) ? null : bandCard(`Frozen probe set: ${title}`,
     "The probe's tokens never change: when its curve rises, numerics or delivery got worse. Visitation shift = fresh less probe at the versions that drew the step's tokens: when it rises, the policy visits harder tokens. 95 % intervals",
     [[`drift/${measure}`, "fresh tokens", "orange", {dashed: true}], [`drift/probe/${measure}`, "probe set", "blue"], [`drift/visitation/${measure}`, "visitation shift", "green"]], {title: unit})),
-    bandCard("Delivery", "how much of the gap on the probe set goes with the distance from the initial weights (undelivered) and with the last push (late); an interval above 0 says that weights do not arrive",
+    bandCard("Delivery", "how much of the drift on the probe set is explained by the distance from the initial weights (undelivered) and by the last push (late); an interval above 0 means that weights do not arrive",
       [["drift/delivery/undelivered", "undelivered", "red"], ["drift/delivery/late", "late", "orange", {dashed: true}]], {level: ["0", 0]})];
 }
 
@@ -69,9 +69,9 @@ function captureCard() {
   if (!captures.length) return null;
   const folder = run_directory ? run_directory.split("/").map(encodeURIComponent).join("/") : null;
   const name = (capture) => `captures/step_${capture.step}`;
-  const link = (capture) => (capture.page && folder ? el("a", {href: `${folder}/${name(capture)}/attribution.html`}, "attribution: what this gap is made of")
+  const link = (capture) => (capture.page && folder ? el("a", {href: `${folder}/${name(capture)}/attribution.html`}, "attribution: the parts of this drift")
     : el("span", {class: "formula"}, `tandem drift attribute ${name(capture)} --html ${name(capture)}/attribution.html`));
   return el("div", {class: "card", id: "captures"}, el("div", {class: "card-head"}, el("h3", {}, "Captures")),
-    el("p", {class: "note"}, "Batches kept with everything that is known about them. An attribution scores their tokens again, one change at a time."),
+    el("p", {class: "note"}, "Batches saved with everything that is needed to score their tokens again. An attribution does so, one change at a time."),
     table([{name: "step", num: true, cell: (c) => c.step}, {name: "", cell: link}], captures));
 }

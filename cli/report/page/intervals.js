@@ -1,6 +1,6 @@
 "use strict";
-// Values with their intervals: as text, and as rows of bars drawn in HTML, so that they print, follow
-// the theme and can be read aloud.
+// Values with their intervals as text and as rows of bars in HTML, so that they print, follow the
+// theme and work with screen readers.
 
 // An interval of the data: {value, low, high}, where null is unknown, or [value, low, high].
 const interval = (of) => (Array.isArray(of) ? {value: of[0], low: of[1], high: of[2]} : of || {});
@@ -16,14 +16,14 @@ function withBounds(of, format = number) {
 const percentNumber = (value) => (isNumber(value) ? (Math.abs(value) < 5e-4 ? 0 : 100 * value).toFixed(1) : "-");
 const percentWithBounds = (of) => (isNumber(interval(of).value) ? `${percentNumber(interval(of).value)} %` + (isKnown(interval(of)) ? ` [${percentNumber(interval(of).low)}, ${percentNumber(interval(of).high)}]` : "") : "-");
 
-// Where a row's bar and the line of its interval stand: from `start` over the value, or from `level` to it.
+// The positions of a row's bar and of its interval: from `start` over the value, or from `level` to it.
 function barOver(of, start = 0) {
   const {value, low, high} = interval(of);
   return {from: start, to: start + value, low: start + low, high: start + high};
 }
 const barTo = (of, level = 0) => ({from: level, to: interval(of).value, low: interval(of).low, high: interval(of).high});
 
-// rows: [{name, title, text, bar, strong}]. All share one scale, which holds every bar and interval and `level`.
+// rows: [{name, title, text, bar, strong}]. All share one scale, which includes every bar, every interval and `level`.
 function intervalRows(rows, level = 0) {
   const places = rows.flatMap(({bar}) => [bar.from, bar.to, bar.low, bar.high]).filter(isNumber);
   const least = Math.min(level, ...places), most = Math.max(level, ...places);

@@ -1,5 +1,5 @@
 "use strict";
-// Puts the report together.
+// Assembles the report.
 
 function buildPage() {
   const page = document.getElementById("page");

@@ -1,5 +1,5 @@
 "use strict";
-// The head of the page: title, notices, headline tiles, the run card, alerts.
+// The first part of the page: title, notices, tiles, the card of the run, and alerts.
 
 const runData = pageData;
 
@@ -40,7 +40,7 @@ function tiles() {
 
 const mono = (text) => (text ? el("span", {class: "mono"}, text) : null);
 
-// "invariant (avx512)"; nothing in runs that did not record it.
+// For example "invariant (avx512)"; empty for runs that did not record it.
 const numericsOf = (part) => (part.numerics ? `${part.numerics} (${plain(part.instruction_set)})` : null);
 
 function runCard() {

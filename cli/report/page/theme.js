@@ -1,5 +1,5 @@
 "use strict";
-// Light and dark: the system's, or the reader's choice; ?theme=dark asks for one.
+// The light or dark theme: that of the system, the reader's choice, or ?theme=dark.
 
 const repaints = [];  // what draws with colours of the theme and is neither a chart nor a token
 
@@ -11,7 +11,7 @@ function setTheme(theme) {
   for (const repaint of repaints) repaint();
 }
 
-// On paper a dark page is ink; whatever was chosen comes back afterwards.
+// Pages print in the light theme. Afterwards the chosen theme returns.
 function startPrinting() {
   let shown = null;
   window.addEventListener("beforeprint", () => { shown = document.documentElement.dataset.theme; setTheme("light"); });

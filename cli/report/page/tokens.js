@@ -1,7 +1,7 @@
 "use strict";
-// Tokens: their text made visible, their colour by delta, and the box that tells their numbers.
+// Tokens: their visible text, their colour by delta, and the box with their numbers.
 
-// Full colour at `full` nats; square root, so that small gaps are seen.
+// Full colour at `full` nats. The square root makes small differences visible.
 const deltaTints = () => ({more: cssVariable("--more"), less: cssVariable("--less")});
 function shade(delta, full = .5, tints = deltaTints()) {
   if (!isNumber(delta)) return "transparent";
@@ -9,7 +9,7 @@ function shade(delta, full = .5, tints = deltaTints()) {
   return `rgba(${delta > 0 ? tints.more : tints.less}, ${strength.toFixed(3)})`;
 }
 
-// White space and control characters are made visible where they would vanish.
+// Makes white space and control characters visible.
 function visible(text) {
   return plainToken(text).replace(/\n/g, "\u21b5\n").replace(/\t/g, "\u21e5").replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, "\u2423");
 }
@@ -17,7 +17,7 @@ const plainToken = (text) => (typeof text === "string" ? text : text === null ||
 
 const tip = el("div", {id: "tip", role: "tooltip"});
 
-// Below the box (of getBoundingClientRect), inside the width of the page.
+// Below the rectangle `box` (of getBoundingClientRect) and inside the width of the page.
 function placeTip(text, box) {
   tip.textContent = text;
   tip.style.display = "block";

@@ -1,7 +1,7 @@
-"""Writes the four dashboards beside it: python3 deploy/observability/grafana/make_dashboards.py [OUT].
+"""Writes the four dashboards in its folder: python3 deploy/observability/grafana/make_dashboards.py [OUT].
 
-A dashboard is a list of rows of panels: (title, unit, {legend: query}). Grafana imports the JSON as it is and asks
-for the data source. A test compares the files with this script, and every metric in them with the real binaries."""
+A dashboard is a list of rows of panels: (title, unit, {legend: query}). Grafana imports the JSON files and asks for the data
+source. A test compares the files with this script, and their metrics with those of the programs."""
 import json
 import pathlib
 import sys
@@ -37,7 +37,7 @@ TROUBLE = 'kind=~"server_lost|server_hung|push_failed|step_skipped|checkpoint_fa
 PHASES = ["rollout", "reward", "pack", "proximal", "update", "push", "checkpoint", "eval"]
 
 DASHBOARDS = {
-    # Ten numbers first.
+    # A row of ten numbers comes first.
     "overview": ("Tandem: overview", [
         [("Reward, mean", "short", {"mean": t("reward_mean")}),
          ("Trained tokens", "short", {"tokens / s": rate(t("trained_tokens_total"))})],

@@ -1,9 +1,9 @@
-"""Writes a synthetic run directory (docs/run_directory.md) for tests and for looking at the report.
+"""Writes a synthetic run directory (docs/run_directory.md) for tests and for a look at the report.
 
     python make_run.py OUT [--steps 24] [--seed 1] [--progress]
 
-Numbers are drawn so that they hang together (delta, w and the drift metrics come from the same tokens);
-they are not results of anything. One completion holds text that looks like markup.
+Numbers are random but consistent: delta, w and the drift metrics come from the same tokens. They are not results of a run.
+One completion has text that looks like markup.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def histogram(weights):
 
 
 def interval(value, width=.2):
-    """[value, low, high] of nine digits."""
+    """[value, low, high] with nine digits."""
     return [nine_digits(value), nine_digits(value - width * abs(value)), nine_digits(value + width * abs(value))]
 
 
@@ -112,7 +112,7 @@ def with_bounds(name, value, width=.2):
 
 
 def splits_of(step, drift, tokens):
-    """drift/by_* of a step: the number of all tokens, more of it from bucket to bucket."""
+    """drift/by_* of a step. The counts of the buckets rise and add up to the number of tokens."""
     def buckets(labels):
         return {label: {"tokens": tokens // len(labels), "mean_delta": interval(drift["mean_delta"] * (1 + i)),
                         "mean_abs_delta": interval(drift["mean_abs_delta"] * (1 + i)), "k3": interval(drift["k3"] * (1 + i)),
@@ -122,7 +122,7 @@ def splits_of(step, drift, tokens):
 
 
 def measured_now_and_then(step, drift):
-    """The split, the probe set and delivery, in steps that measure them: as docs/metrics.md names them."""
+    """Metrics of the split, the probe set and delivery in steps that measure them (docs/metrics.md)."""
     numbers = {}
     if step % 2 == 0:
         for part, share in (("record", 0), ("engine", .3), ("cast", .6), ("staleness", .1)):

@@ -7,10 +7,8 @@
 #include <sstream>
 #include <string>
 
-#include "cli/report/attribution_html.h"
 #include "cli/report/run_data.h"
 #include "cli/report/run_files.h"
-#include "cli/report/sample_data.h"
 #include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"

@@ -17,8 +17,8 @@ namespace {
 
 using ::tandem::testing::TempDir;
 
-// Servers and trainer are shell scripts. Of a server $0 is the port file and $1 the port that it
-// had before (0: none); of a trainer $0 are the addresses and $1 says whether it is started again.
+// Servers and trainer are shell scripts. For a server, $0 is the port file and $1 its previous port
+// (0: none). For a trainer, $0 are the addresses and $1 says whether it is a restart.
 struct Scripts {
   std::string server = "echo 4711 > $0; exec sleep 600";
   std::string trainer = "exit 0";
@@ -67,7 +67,7 @@ class LauncherTest : public ::testing::Test {
 
   const TempDir dir_;
   StopSignal stop_;
-  LiveLine live_{/*is_terminal=*/false, /*colour=*/false};
+  LiveLine live_;
   std::string shown_;
 };
 
@@ -146,7 +146,7 @@ TEST_F(LauncherTest, NamesAServerThatIsNeverReady) {
             std::string::npos);
 }
 
-// The trainer runs until the server was there twice.
+// The trainer runs until the server has started twice.
 TEST_F(LauncherTest, StartsAServerThatDiedAgainAtItsAddressWhileTheTrainerGoesOn) {
   const std::string again = dir_ / "again";
   const LaunchResult result = Run(Restarting(
@@ -231,9 +231,9 @@ TEST_F(LauncherTest, StartsNothingAgainThatWouldEndTheSame) {
   EXPECT_TRUE(result.summary.restarts.empty());
 }
 
-// The stop comes once the trainer was reaped, long before it would be started again.
+// The stop comes after the trainer was reaped, long before its restart.
 TEST_F(LauncherTest, AStopWhileTheTrainerIsDownEndsTheRun) {
-  const std::string watched = dir_ / "watched";  // only then the trainer and its group are killed
+  const std::string watched = dir_ / "watched";  // then the trainer's group is killed
   LaunchPlan plan = Restarting(
       {.trainer = "setsid sh -c 'touch $2; while kill -0 $0 2>/dev/null; do sleep 0.01; done; "
                   "kill -TERM $1' $$ $PPID " +

@@ -98,7 +98,7 @@ TEST(NodeRanksTest, FlagsSayWhatNoLauncherDoes) {
   ExpectNode(Read({{"RANK", "5"}, {"WORLD_SIZE", "9"}},
                   {.per_node = 2, .nodes = 3, .node_rank = 2, .master = "head:4711"}),
              "flags", 2, 3, "head:4711");
-  // A pod knows its number, not how many there are.
+  // A pod knows its number but not the number of pods.
   ExpectNode(
       Read({{"JOB_COMPLETION_INDEX", "1"}}, {.per_node = 2, .nodes = 2, .master = "job-0.job"}),
       "JobSet", 1, 2, "job-0.job:29500");

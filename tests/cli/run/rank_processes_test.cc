@@ -24,7 +24,7 @@ using ::tandem::testing::WaitUntil;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr double kAges = 600;  // seconds; a test that waits for it fails
+constexpr double kAges = 600;  // in seconds; a test that waits this long fails
 
 class RankProcessesTest : public ::testing::Test {
  protected:
@@ -88,7 +88,7 @@ TEST_F(RankProcessesTest, WritesFilesAndShowsTheLastLinesOfTheRankThatFailed) {
 }
 
 TEST_F(RankProcessesTest, TheOthersMayEndByThemselvesAfterAFailure) {
-  // Rank 0 ends once it sees that rank 1 is gone, as a trainer that lost a rank does.
+  // Rank 0 ends when it notices that rank 1 is gone, as a trainer that lost a rank does.
   const std::string script =
       "if [ $RANK = 1 ]; then echo $$ > $1/pid; exit 7; fi; "
       "until [ -s $1/pid ] && ! kill -0 $(cat $1/pid) 2>/dev/null; do :; done; exit 10";

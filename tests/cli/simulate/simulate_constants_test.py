@@ -1,4 +1,4 @@
-"""tests/bench/simulate_constants.py: what it makes of benchmark tables and a run."""
+"""tests/bench/simulate_constants.py: the constants that it computes from benchmark tables and a run."""
 import importlib.util
 import os
 import pathlib

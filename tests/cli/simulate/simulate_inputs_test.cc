@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/simulate/cluster_plan.h"
 #include "cli/simulate/constants.h"
-#include "cli/simulate/lengths.h"
 #include "tests/support/status_matchers.h"
 
 namespace tandem::simulate {

@@ -60,7 +60,7 @@ class OptionBinderTest : public ::testing::Test {
   Settings settings_;
 };
 
-TEST_F(OptionBinderTest, ReadsEveryKindOfKnob) {
+TEST_F(OptionBinderTest, ReadsEveryKindOfOption) {
   ASSERT_THAT(Load("out: \"a b\"\n"
                    "correction: {max_weight: 3.5, kind: off}\n"
                    "trainer:\n"
@@ -146,7 +146,7 @@ TEST_F(OptionBinderTest, NamesTheLineOfASyntaxError) {
               FailsWith(absl::StatusCode::kInvalidArgument, "second YAML document"));
 }
 
-TEST_F(OptionBinderTest, SetsOneKnobFromTheCommandLine) {
+TEST_F(OptionBinderTest, SetsOneOptionFromTheCommandLine) {
   EXPECT_THAT(binder_.Set("correction.max_weight=3"), IsOk());
   EXPECT_THAT(binder_.Set("out=a: {b} # c"), IsOk());
   EXPECT_THAT(binder_.Set("trainer.servers=[a, b]"), IsOk());
@@ -203,7 +203,7 @@ TEST_F(OptionBinderTest, PrintsSectionsNestedInTheOrderTheyWereBound) {
             "    weights: {}\n");
 }
 
-TEST_F(OptionBinderTest, HelpHasOneLinePerKnobAndMarkdownEscapesBars) {
+TEST_F(OptionBinderTest, HelpHasOneLinePerOptionAndMarkdownEscapesBars) {
   EXPECT_THAT(binder_.Help(), HasSubstr("correction.max_weight  number  = 2  >= 1  ceiling on"));
   EXPECT_THAT(binder_.Markdown(), HasSubstr("| `correction.kind` | choice | `token_tis` | "
                                             "off \\| token_tis |"));
@@ -224,6 +224,23 @@ TEST(OptionBinderDeathTest, ANameBoundTwiceEndsTheProcess) {
   int64_t field = 0;
   binder.Integer("steps", &field, {}, "", "");
   EXPECT_DEATH(binder.Integer("steps", &field, {}, "", ""), "TANDEM_CHECK failed");
+}
+
+TEST_F(OptionBinderTest, NamesEveryOptionThatDiffersFromItsDefault) {
+  Settings other;
+  OptionBinder defaults;
+  Bind(defaults, other);
+  EXPECT_THAT(binder_.ChangesFrom(defaults), ::testing::IsEmpty());
+  ASSERT_THAT(Load("out: \"a: b\"\n"
+                   "trainer:\n"
+                   "  steps: 3\n"
+                   "  deterministic: false\n"
+                   "  reward:\n"
+                   "    weights: {exact: 1, length: -0.5}\n"),
+              IsOk());
+  EXPECT_THAT(binder_.ChangesFrom(defaults),
+              ElementsAre("out: \"a: b\"  (default runs)", "trainer.steps: 3  (default 10)",
+                          "trainer.reward.weights: {exact: 1, length: -0.5}  (default {})"));
 }
 
 }  // namespace

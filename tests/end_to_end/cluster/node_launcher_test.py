@@ -17,11 +17,6 @@ from waiting import wait_until
 TANDEM = str(small_run.TANDEM)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
 def ranks(*arguments, **environment):
     return subprocess.run([TANDEM, "ranks", *arguments], capture_output=True, text=True, timeout=240, check=False,
                           env={**os.environ, **environment})
@@ -30,7 +25,7 @@ def ranks(*arguments, **environment):
 def test_the_ranks_of_a_host_train_as_one_and_say_who_they_are(model, tmp_path):
     config = small_run.write_config(tmp_path, model)
     with Server(model, "--dtype", "fp32") as server:
-        # As a pod of a JobSet of one pod sees itself. The trainer is found beside tandem.
+        # The variables of a pod in a JobSet of one pod. The trainer is found in the directory of tandem.
         done = ranks("--per-node", "2", "--nodes", "1", "--", "trainer", "--config", str(config), "--servers",
                      server.address, JOB_COMPLETION_INDEX="0")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -91,7 +86,7 @@ def test_nobody_is_left_however_a_launch_ends(model, tmp_path, how, code):
     assert launch.returncode == code, errors
     wait_until(lambda: not any(map(is_alive, pids)), "a rank is left")
     if how == "a rank is killed":
-        # The other one found out by itself, and its last lines are shown.
+        # The other rank noticed the loss itself, and its last lines are printed.
         assert "rank 0 ended with exit code 10" in errors and re.search(r"\[rank 0\] .*rank 1 ", errors), errors
     if how == "told to stop":
         assert list((tmp_path / "runs" / "small" / "checkpoints").glob("step_*"))

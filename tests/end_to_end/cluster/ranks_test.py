@@ -1,4 +1,4 @@
-"""A trainer of several ranks, in real processes: the same learning as one, resume, a lost rank, and torchrun."""
+"""A trainer of several ranks in real processes: the same training as with one rank, resume, a lost rank, and torchrun."""
 import json
 import os
 import pathlib
@@ -19,11 +19,6 @@ from waiting import wait_until
 RANK_LOST = 10
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
 def write_config(folder, model, num_ranks, **trainer):
     folder.mkdir(exist_ok=True)
     trainer = {"optimizer": {"learning_rate": 1e-5}, **trainer}
@@ -41,7 +36,7 @@ def train(folder, model, num_ranks, *arguments, **trainer):
 
 
 def expect_same_learning(these, those):
-    """On batches of one seed: 16 completions of 12 tokens whose advantages are about 1."""
+    """With batches from one seed: 16 completions of 12 tokens whose advantages are about 1."""
     assert len(these) == len(those)
     for a, b in zip(these, those):
         assert a["loss/total"] == pytest.approx(b["loss/total"], abs=1e-6)
@@ -60,7 +55,7 @@ def test_two_ranks_learn_what_one_learns_and_three_too(model, tmp_path):
 
 def test_two_ranks_and_two_servers_with_weights_in_broadcasts_learn_what_one_of_each_learns(model, tmp_path):
     def learn(name, num_ranks, num_servers, transport):
-        # invariant: a completion does not depend on who samples it beside what.
+        # With invariant numerics, a completion does not depend on the server or on the batch composition.
         config = write_config(tmp_path / name, model, num_ranks, push={"transport": transport})
         path = tmp_path / name / "run.yaml"
         settings = json.loads(config.read_text())
@@ -82,12 +77,12 @@ def test_two_ranks_and_two_servers_with_weights_in_broadcasts_learn_what_one_of_
 
 
 def test_ranks_that_hold_parts_of_the_weights_learn_and_measure_what_one_rank_does(model, tmp_path):
-    """With everything that reads weights: casts for a bf16 server, probes, the split, captures, checkpoints, resume."""
+    """With all features that read weights: casts for a bf16 server, probes, the split, captures, checkpoints, resume."""
     def learn(name, num_ranks, *arguments, steps=4, **ranks):
         config = write_config(tmp_path / name, model, num_ranks, steps=steps, checkpoint={"every": 2}, ranks=ranks,
                               probe={"every": 1, "completions": 8}, split={"every": 2}, capture={"every": 2})
         settings = json.loads(config.read_text())
-        # invariant: a completion does not depend on what it is sampled beside.
+        # With invariant numerics, a completion does not depend on the batch composition.
         settings["server"]["engine"].update(numerics="invariant", dtype="bf16")
         config.write_text(json.dumps(settings))
         code, output = small_run.run(config, *arguments)
@@ -99,7 +94,7 @@ def test_ranks_that_hold_parts_of_the_weights_learn_and_measure_what_one_rank_do
     learn("parts", 2, steps=2, **sharded)
     parts, run_of_parts = learn("parts", 2, "--resume", **sharded)
     expect_same_learning(parts, alone)
-    # Null after a resume: there is no push before it.
+    # Null after a resume, because there is no previous push.
     measured = [name for name in alone[-1]
                 if re.match(r"drift/(probe|split)/", name) and name != "drift/probe/push_distance"]
     assert len(measured) > 10
@@ -124,13 +119,13 @@ def test_a_run_of_two_ranks_goes_on_where_it_was_saved(model, tmp_path):
 
 
 def moments(folder, step):
-    """Of a checkpoint, by name."""
+    """The tensors of a checkpoint by name."""
     path = folder / "runs" / "small" / "checkpoints" / f"step_{step}" / "optimizer.safetensors"
     return load_file(path)
 
 
 def test_a_run_of_two_ranks_goes_on_with_one_and_with_three(model, tmp_path):
-    """Each rank holds a part of the optimizer's state; a checkpoint has it whole."""
+    """Each rank has a part of the optimizer state, and a checkpoint has all of it."""
     whole = train(tmp_path / "whole", model, 1, steps=4, checkpoint={"every": 2})
     for num_ranks in (1, 3):
         folder = tmp_path / str(num_ranks)
@@ -148,7 +143,7 @@ def test_a_run_of_two_ranks_goes_on_with_one_and_with_three(model, tmp_path):
 
 
 class LongRun:
-    """A run of two ranks that does not end by itself, with all its processes."""
+    """A run of two ranks that does not end by itself, and all its processes."""
 
     def __init__(self, folder, model, **ranks):
         config = write_config(folder, model, 2, steps=100000, ranks=ranks)
@@ -244,7 +239,7 @@ def start_ranks(config, address, *words):
 
 @pytest.mark.parametrize("asked", [0, 1])
 def test_a_signal_to_any_rank_saves_and_ends_all_of_them_as_interrupted(model, tmp_path, asked):
-    """A cluster evicts one pod: exit code 0 of the others would say that their part of the run is done."""
+    """A cluster evicts one pod. Exit code 0 of the others would mean that their part of the run is done."""
     config = write_config(tmp_path, model, 1, steps=100000)
     metrics = tmp_path / "runs" / "small" / "metrics.jsonl"
     with Server(model, "--dtype", "fp32") as server:
@@ -268,7 +263,7 @@ def test_a_signal_to_any_rank_saves_and_ends_all_of_them_as_interrupted(model, t
 
 
 def test_a_rank_0_that_hangs_is_given_up_by_the_others(model, tmp_path):
-    """It holds the store: a rank that asks there for its next command must not hang with it."""
+    """Rank 0 hosts the store, and a rank that waits for its next command in the store must not hang too."""
     config = write_config(tmp_path, model, 1, steps=100000, ranks={"silence_seconds": 3, "deadline_seconds": 10})
     metrics = tmp_path / "runs" / "small" / "metrics.jsonl"
     with Server(model, "--dtype", "fp32") as server:
@@ -282,15 +277,15 @@ def test_a_rank_0_that_hangs_is_given_up_by_the_others(model, tmp_path):
                 rank.kill()
                 rank.wait()
     assert ranks[1].returncode == RANK_LOST, error
-    # What is said depends on what the rank did when rank 0 stopped: it waited for a command, or was in the middle of a
-    # collective operation, whose failure is explained by the lost heartbeat or by the store that does not answer.
+    # The message depends on what the rank did when rank 0 stopped: it waited for a command, or took part in a collective
+    # operation, whose failure is explained by the lost heartbeat or by the store that does not answer.
     messages = (r"rank 0 did not answer for 3s: stopped or cut off", r"rank 0 \(\S+\) is silent",
                 r"rank 0 \(\S+\), which holds the store, does not answer: stopped or cut off")
     assert any(re.search(message, error) for message in messages), error
 
 
 def test_all_ranks_end_with_the_exit_code_of_rank_0(model, tmp_path):
-    """One of them alone may decide whether a launcher tries again."""
+    """The exit code of each rank alone may decide whether a launcher tries again."""
     config = write_config(tmp_path, model, 1, data={"train": str(tmp_path / "none.jsonl"), "chat": False})
     with Server(model, "--dtype", "fp32") as server:
         ranks = start_ranks(config, server.address)

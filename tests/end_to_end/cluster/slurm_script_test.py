@@ -1,5 +1,5 @@
-"""The sbatch script of a run (`tandem render slurm`): what a shell checker says of it, and what it does in a real Slurm
-of one node: a run to its end, stops at the time limit, failures, servers that die, GPUs."""
+"""The sbatch script of a run (`tandem render slurm`): the result of shellcheck, and its behaviour in a real Slurm of one
+node: a complete run, the time limit, failures, servers that die, GPUs."""
 import json
 import os
 import pathlib
@@ -51,7 +51,7 @@ def script_of(config, *arguments):
 
 
 class Run:
-    """A submitted script; `folder` holds its run file, and its runs."""
+    """A submitted script. `folder` has its run file and its runs."""
 
     def __init__(self, slurm, script):
         self.slurm, self.folder = slurm, script.parent
@@ -77,7 +77,7 @@ class Run:
         wait_until(made, f"no step of attempt {attempt}: {self.slurm.logs()}", seconds=240)
 
     def pid_of(self, **variables):
-        """The process of a step of this job with these in its environment."""
+        """The process of a step of this job with these variables in its environment."""
         wanted = {f"SLURM_JOB_ID={self.job}", *(f"{name}={value}" for name, value in variables.items())}
         for process in pathlib.Path("/proc").glob("[0-9]*"):
             try:
@@ -173,7 +173,7 @@ def test_a_run_under_mutual_tls_runs_to_its_end(slurm, model, tmp_path):
 def test_a_run_that_is_told_to_stop_saves_and_goes_on_in_another_attempt(slurm, model, tmp_path):
     run = Run(slurm, script_of(write_config(tmp_path, model, slurm={"memory": "2G"}, steps=120)))
     run.wait_for_a_step_of(0)
-    # What --signal=B:TERM@SECONDS does before the time limit.
+    # This is what --signal=B:TERM@SECONDS does before the time limit.
     assert slurm.run("scancel", "--batch", "--signal=TERM", run.job).returncode == 0
     wait_until(lambda: slurm.job(run.job)["Restarts"] == "1", "not queued again")
     saved = re.search(r"queued again: the next attempt goes on from step_(\d+)\n", run.output())
@@ -186,9 +186,9 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_in_another_attempt(slurm, 
     assert not run.logs(0).with_suffix(".failures").exists()
 
 
-def test_what_another_attempt_cannot_mend_ends_without_one(slurm, model, tmp_path):
+def test_a_failure_that_would_repeat_ends_the_job_without_another_attempt(slurm, model, tmp_path):
     folders = {}
-    for name in ("file", "knob"):
+    for name in ("file", "option"):
         folder = tmp_path / name
         folder.mkdir()
         script = script_of(write_config(folder, model))
@@ -197,7 +197,7 @@ def test_what_another_attempt_cannot_mend_ends_without_one(slurm, model, tmp_pat
         else:
             script.write_text(script.read_text().replace("\n  steps: ", "\n  stepps: "))
         folders[name] = Run(slurm, script)
-    for name, says in (("file", "train.jsonl is not there"), ("knob", "unknown key 'trainer.stepps'")):
+    for name, says in (("file", "train.jsonl is not there"), ("option", "unknown key 'trainer.stepps'")):
         job = folders[name].wait_for("COMPLETED", "FAILED")
         output = folders[name].output()
         assert (job["JobState"], job["ExitCode"], job["Restarts"]) == ("FAILED", "3:0", "0"), output
@@ -234,7 +234,7 @@ def write_program(path, text):
 
 
 def test_steps_have_their_own_gpus_and_a_server_that_dies_comes_back_at_its_address(slurm, model, tmp_path):
-    """With programs that only say what they were given."""
+    """With programs that only print their arguments and environment."""
     programs = tmp_path / "programs"
     programs.mkdir()
     write_program(programs / "nvidia-smi", "printf '%s\\n' a b c d\n")

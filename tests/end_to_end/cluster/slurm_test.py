@@ -9,13 +9,13 @@ from one_node_slurm import OneNodeSlurm
 from rollout_client import Server
 
 def quote(path):
-    """For a shell: folders may have spaces in their names."""
+    """Quotes for a shell, because folders may have spaces in their names."""
     return shlex.quote(str(path))
 
 
 RANK_LOST = 10
 TRAINER = quote(small_run.TANDEM.parent / "trainer")
-# A process of the test may find these set, and they go before what Slurm says.
+# These variables have precedence over Slurm's and may be set in the environment of the test.
 UNSET = "unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT; "
 
 
@@ -23,11 +23,6 @@ UNSET = "unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT; "
 def slurm(tmp_path_factory):
     with OneNodeSlurm(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 def srun(slurm, tasks, command, *options):
@@ -54,7 +49,7 @@ def test_srun_starts_the_ranks_of_a_trainer(slurm, model, tmp_path):
 def test_a_rank_that_is_lost_under_srun_ends_the_step_with_the_code_of_the_other(slurm, model, tmp_path):
     config = small_run.write_config(tmp_path, model, steps=100000)
     metrics = tmp_path / "runs" / "small" / "metrics.jsonl"
-    # Rank 1 kills itself once a step was made; rank 0 says who is lost.
+    # Rank 1 kills itself after a train step, and rank 0 reports which rank is lost.
     command = (f"if [ $SLURM_PROCID = 1 ]; then {TRAINER} --config {quote(config)} --servers $SERVER & own=$!; "
                f"until grep -q loss/total {quote(metrics)} 2>/dev/null; do read -t 0.05 <> <(:); done; kill -9 $own; wait $own; exit 0; "
                f"else exec {TRAINER} --config {quote(config)} --servers $SERVER; fi")

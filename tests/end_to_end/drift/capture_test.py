@@ -1,4 +1,4 @@
-"""Captures of a run, read as docs/run_directory.md says, and servers held back by exactly k versions."""
+"""Captures of a run, read as docs/run_directory.md describes, and servers that are exactly k versions behind."""
 import json
 import re
 
@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 
 def documented(name):
-    """A function of docs/run_directory.md, as it stands there."""
+    """A function from docs/run_directory.md."""
     page = (small_run.SOURCE / "docs" / "run_directory.md").read_text(encoding="utf-8")
     code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if f"def {name}(" in code)
     names = {}
@@ -27,11 +27,6 @@ def documented(name):
 def test_the_documented_reader_of_supports_gives_the_ids_of_each_coding(packed, ids):
     """The bytes are those of tests/common/model/token_support_test.cc."""
     assert documented("unpack_support")(np.array(packed, np.uint8)).tolist() == ids
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +59,7 @@ def test_the_documented_reader_finds_every_token_of_the_step(captured):
 def test_the_weights_beside_it_are_those_the_server_was_proven_to_run(captured):
     captures = captured / "runs" / "small" / "captures"
     manifest = json.loads((captures / "step_4" / "manifest.json").read_text())
-    # The version before, too: what a server that missed a push would run.
+    # Also the previous version, which a server that missed a push would have.
     assert [weights["version"] for weights in manifest["weights"]] == [2, 3]
     for weights in manifest["weights"]:
         assert weights["rounding"] == "none"

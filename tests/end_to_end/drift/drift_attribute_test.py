@@ -1,8 +1,7 @@
-"""`tandem drift attribute` on captures of real runs of the pair: nulls, precision, staleness, and what it refuses."""
+"""`tandem drift attribute` on captures of real runs: exact zeros, precision, staleness, and refused input."""
 import json
 import pathlib
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -11,18 +10,8 @@ import xxhash
 from safetensors.numpy import load_file, save_file
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
 def attribute(capture, *arguments):
-    """(exit code, table, JSON or None)."""
-    out = capture.parent / "attribution.json"
-    out.unlink(missing_ok=True)
-    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json-out", str(out), *arguments],
-                          capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout + done.stderr, json.loads(out.read_text()) if out.exists() else None
+    return small_run.drift("attribute", capture, *arguments)
 
 
 def parts(result):
@@ -110,7 +99,7 @@ def test_four_versions_of_staleness_are_named(model, tmp_path):
 
 
 def changed(capture, folder, change=None, manifest=None):
-    """A copy of the capture, its columns changed and its digest made right again."""
+    """A copy of the capture with changed columns and a correct digest."""
     copy = folder / capture.name
     shutil.copytree(capture, copy)
     (folder / "weights").symlink_to(capture.parent / "weights")
@@ -198,15 +187,15 @@ def test_damaged_captures_and_missing_weights_say_what_to_do(bf16, tmp_path):
     assert code == 3 and "config.json" in output
 
 
-LAST_BELOW_HALF_A_STEP = 0x7fff  # of the 16 bits that bf16 drops from an fp32 number; 0x8000 is half a step
+LAST_BELOW_HALF_A_STEP = 0x7fff  # in units of the 16 bits of an fp32 number that bf16 does not have; 0x8000 is half a bf16 step
 
 
 def make_model_without_layers(directory):
-    """(tensors, epsilon) of a model whose layers add exactly nothing (o_proj and down_proj are 0), so that the log-prob
-    of a token has a closed form and no rounded product reaches it. Every number in the layers' matrices is a bf16; every
-    other number, in embedding, norms and head, is just less than half a bf16 step further from 0 than a bf16. Rounding
-    therefore shrinks all of these, by 0.2 to 0.4 %: head and last norm shrink the logits by 0.4 to 0.8 %, and log-probs
-    move by about that share of the spread of the logits, which is 3.
+    """Returns (tensors, epsilon) of a model whose layers add exactly 0 (o_proj and down_proj are 0), so that the log-prob of
+    a token has a closed form without rounded products. All numbers in the matrices of the layers are bf16 numbers. All
+    numbers in embedding, norms and head are slightly less than half a bf16 step further from 0 than a bf16 number. So
+    rounding makes them smaller by 0.2 to 0.4 %. Head and last norm then make the logits smaller by 0.4 to 0.8 %, and
+    log-probs change by about that share of the spread of the logits, which is 3.
     """
     small_run.make_model(directory, "--untied")
     path = directory / "model.safetensors"
@@ -223,7 +212,7 @@ def make_model_without_layers(directory):
 
 
 def logprobs_without_layers(tensors, epsilon, columns):
-    """[T], fp64: log softmax(head . (norm * embedding / rms(embedding))) of a capture's tokens, from the ones before."""
+    """[T], fp64: log softmax(head . (norm * embedding / rms(embedding))) of a capture's tokens, from their predecessors."""
     embedding, norm, head = (tensors[name].astype(np.float64) for name in
                              ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"))
     hidden = norm * embedding / np.sqrt((embedding ** 2).mean(axis=1, keepdims=True) + epsilon)
@@ -237,9 +226,9 @@ def logprobs_without_layers(tensors, epsilon, columns):
 
 @pytest.mark.parametrize("served", ["bf16", "fp32"])
 def test_what_a_bf16_trainer_reads_in_fp32_is_booked_to_the_cast_and_not_to_its_kernels(tmp_path, served):
-    """A bf16 trainer reads embedding, norms and head in fp32. Against a bf16 server these are the whole gap, and the
-    cast has all of it; an fp32 server has the same weights, and the cast is exactly 0. The kernels are left with the
-    order of fp32 sums, whatever the weights."""
+    """A bf16 trainer uses embedding, norms and head in fp32. Compared with a bf16 server, these cause all drift, and it is
+    attributed to the cast. An fp32 server has the same weights, and the cast has exactly 0. The part of the kernels is
+    only the order of fp32 sums, for any weights."""
     masters, epsilon = make_model_without_layers(tmp_path / "model")
     rounded = {name: (tensor.view(np.uint32) & 0xffff0000).view(np.float32) for name, tensor in masters.items()}
     capture = small_run.capture_of(tmp_path, tmp_path / "model", steps=1, dtype="bf16", engine={"dtype": served})

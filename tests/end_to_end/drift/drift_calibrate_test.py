@@ -1,4 +1,4 @@
-"""`tandem drift calibrate` on a reduced grid: the right causes and strengths, abstention, resumption, what it refuses."""
+"""`tandem drift calibrate` on a reduced grid: correct causes and strengths, abstention, resume, and refused input."""
 import json
 import subprocess
 
@@ -32,7 +32,7 @@ def test_a_reduced_grid_names_what_was_injected_and_nothing_else(tmp_path):
     page = (tmp_path / "calibration.md").read_text()
     assert "tandem drift calibrate --out DIR --captures 8 --nulls 4 --seed 1 --faults none,temperature" in page
 
-    # Cut off in the middle of a line: the trial that was cut is made again, the others are not.
+    # The file is cut in the middle of a line, so that trial is repeated and the others are not.
     store = tmp_path / "trials.jsonl"
     lines = store.read_text().splitlines(keepends=True)
     store.write_text("".join(lines[:-1]) + lines[-1][:20])

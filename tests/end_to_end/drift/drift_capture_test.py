@@ -1,4 +1,4 @@
-"""`tandem drift capture`: a capture from a live server alone, honest or with a fault in it."""
+"""`tandem drift capture`: a capture from a running server alone, with and without an injected fault."""
 import json
 import subprocess
 
@@ -6,11 +6,6 @@ import pytest
 import small_run
 
 from rollout_client import Server
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 def drift(*arguments):

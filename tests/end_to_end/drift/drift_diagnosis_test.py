@@ -1,5 +1,4 @@
-"""`tandem drift attribute` on runs whose server is wrong behind its claims: the cause inside the record, by name and amount."""
-import json
+"""`tandem drift attribute` on runs whose server does not compute what it claims: it finds the cause and its strength."""
 import subprocess
 
 import pytest
@@ -8,24 +7,17 @@ import small_run
 TENSOR = "model.layers.1.mlp.down_proj.weight"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
 def attribute_run(folder, model, inject, engine=None, steps=2, **trainer):
-    """The verdict on the last step of a run with that fault: (table, JSON)."""
+    """The diagnosis of the last step of a run with that fault: (table, JSON)."""
     capture = small_run.capture_of(folder, model, engine=engine, inject=inject, steps=steps,
                                    **{"prompts_per_step": 8, **trainer})
-    out = folder / "attribution.json"
-    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json-out", str(out)],
-                          capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout, json.loads(out.read_text())
+    code, table, result = small_run.drift("attribute", capture)
+    assert code == 0, table
+    return table, result
 
 
 def expect(result, table, causes):
-    """Exactly these causes inside the record, each with its strength, and nothing left of it."""
+    """Checks that the diagnosis has exactly these causes with their strengths and explains the whole difference."""
     record = {"kernels", "layout", "cast", "body", "kv", "head", "staleness"}
     named = {cause["cause"]: cause for cause in result["verdict"]["named"] if cause["cause"] not in record}
     assert set(named) == set(causes), table

@@ -1,4 +1,4 @@
-"""Pages of the drift lab from real runs, drawn by a browser: what stands in the document once its scripts ran."""
+"""Pages of the drift lab from real runs in a browser: the contents of the document after its scripts ran."""
 import html
 import json
 import math
@@ -17,11 +17,6 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """A run with a bf16 server and two captures."""
     folder = tmp_path_factory.mktemp("run")
@@ -36,19 +31,18 @@ def run(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def attributed(run):
-    """(page, JSON) of the last capture; the page stands where the report looks for it."""
+    """(page, JSON) of the last capture. The page is where the report expects it."""
     capture = run / "captures" / "step_4"
-    out = capture.parent / "attribution.json"
     page = capture / "attribution.html"
-    subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--html", str(page), "--json-out", str(out)],
-                   check=True, capture_output=True, timeout=300)
-    return page, json.loads(out.read_text())
+    code, table, result = small_run.drift("attribute", capture, "--html", str(page))
+    assert code == 0, table
+    return page, result
 
 
 def drawn(page, tmp_path, script="", width=1280):
-    """The document after its scripts, and what it is as text. `script` runs last, with the page's own nonce.
+    """The document after its scripts ran, and its text. `script` runs last, with the nonce of the page.
 
-    Scripts tell of their errors in the title, where a dump of the document shows them."""
+    Scripts write their errors to the title, so that a dump of the document shows them."""
     text = page.read_text(encoding="utf-8")
     nonce = re.search(r"script-src 'nonce-([0-9a-f]+)'", text).group(1)
     watch = ("window.addEventListener('error', (e) => { document.title = 'ERROR ' + e.message; });"
@@ -71,12 +65,12 @@ def section(body, name):
 
 
 def rows(text):
-    """Cells of a piece of page."""
+    """The cells of the tables in a part of a page."""
     return [cell.strip() for cell in text.split("\t") if cell.strip()]
 
 
 def number(value):
-    """Three digits, with an exponent below a thousandth."""
+    """A number with three digits, and with an exponent if it is below a thousandth."""
     if value >= 1e-3:
         return f"{float(f'{value:.3g}'):g}"
     digits, exponent = f"{value:.2e}".split("e")
@@ -155,7 +149,7 @@ def test_a_cell_of_the_map_tells_its_token_and_its_parts(attributed, tmp_path):
               "for (const key of ['ArrowDown', 'ArrowDown', 'ArrowRight'])"
               " canvas.dispatchEvent(new KeyboardEvent('keydown', {key, cancelable: true}));")
     body, _ = drawn(page, tmp_path, script)
-    row = data["map"]["rows"][1]  # the first key takes the first cell
+    row = data["map"]["rows"][1]  # the first key press selects the first cell
     cell = rows(section(body, "map")[section(body, "map").index("completion 1"):])[0]
     assert f"token 1: {json.dumps(data['map']['texts'][row['tokens'][1]], ensure_ascii=False)}" in cell
     assert float(re.search(r"delta (\S+)", cell).group(1)) == pytest.approx(row["delta"][1], rel=1e-3)
@@ -182,7 +176,7 @@ def test_the_worst_tokens_are_those_of_the_map_and_in_order(attributed, tmp_path
 def test_on_a_phone_nothing_is_wider_than_the_screen(attributed, run, tmp_path):
     subprocess.run([str(small_run.TANDEM), "report", str(run)], check=True, capture_output=True, timeout=240)
     for page in (attributed[0], run / "report.html"):
-        # A frame, since a window of the browser is at least 500 wide; charts take the width they are given.
+        # The page is in a frame, because a browser window is at least 500 wide. Charts use the width of the frame.
         script = ("const frame = document.createElement('iframe'); frame.width = 390; frame.height = 800;"
                   "frame.srcdoc = document.documentElement.outerHTML.replace(/<(script|canvas)[^]*?<\\/\\1>/g, '');"
                   "frame.addEventListener('load', () => { document.querySelector('main').setAttribute('data-width',"
@@ -218,7 +212,7 @@ def test_a_fault_of_the_sampler_is_named_though_delta_sees_nothing_and_as_inject
     body, text = drawn(page, tmp_path)
     assert "Faults were injected into this capture" in text and "temperature 0.7" in text
     verdict = section(body, "verdict")
-    assert "There is nothing to explain in the log-probs. But the tokens were not drawn from what was recorded: tokens drawn at temperature" in verdict
+    assert "There is nothing to explain in the log-probs. But the tokens were not sampled from the recorded distribution: tokens drawn at temperature" in verdict
     cells = rows(verdict)
     assert "not in delta" in cells and "likelier by, nats" in cells
     assert "Attribution of a server's capture" in text
@@ -255,7 +249,7 @@ def test_a_synthetic_run_draws_lags_parts_probe_and_delivery_without_an_error(tm
     subprocess.run([str(small_run.TANDEM), "report", str(folder)], check=True, capture_output=True, timeout=240)
     body, _ = drawn(folder / "report.html", tmp_path)
     drift = section(body, "drift")
-    for title in ("k3 by version lag", "Parts of the gap: share of the mean square", "Parts of the gap: mean |part|",
+    for title in ("k3 by version lag", "Parts of the drift: share of the mean square", "Parts of the drift: mean |part|",
                   "Frozen probe set: k3", "Delivery"):
         assert title in drift
     assert rows(drift).index("lag 1") < rows(drift).index("lag 3-4"), "lags rise"

@@ -1,8 +1,7 @@
-"""`tandem drift replay` on captures of real runs: against torch's autograd of each method's loss, in an exact baseline run,
-with thresholds from a null run, and what it refuses."""
+"""`tandem drift replay` on captures of real runs: compared with torch's autograd for the loss of each method,
+without any mismatch, with thresholds from a baseline (lr = 0) run, and refused input."""
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -12,18 +11,8 @@ import transformers
 from safetensors.numpy import load_file
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
 def replay(capture, *arguments):
-    """(exit code, output, JSON or None)."""
-    out = capture.parent / "replay.json"
-    out.unlink(missing_ok=True)
-    done = subprocess.run([str(small_run.TANDEM), "drift", "replay", str(capture), "--json-out", str(out), *arguments],
-                          capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout + done.stderr, json.loads(out.read_text()) if out.exists() else None
+    return small_run.drift("replay", capture, *arguments)
 
 
 def rows(result):
@@ -32,7 +21,7 @@ def rows(result):
 
 @pytest.fixture(scope="module")
 def stale(model, tmp_path_factory):
-    """Four versions of staleness at a learning rate that moves the policy by about a tenth of a nat."""
+    """A staleness of four versions, with a learning rate that changes the policy by about a tenth of a nat."""
     return small_run.capture_of(tmp_path_factory.mktemp("stale"), model, steps=6, max_staleness=4,
                                 prompts_per_step=12, push={"hold_back_versions": 4},
                                 optimizer={"learning_rate": 5e-5})
@@ -45,7 +34,7 @@ def null(model, tmp_path_factory):
 
 
 class Autograd:
-    """The capture's batch under transformers' own forward, and the gradient of any loss of its log-probs."""
+    """The batch of a capture in the forward pass of transformers, and the gradient of any loss of its log-probs."""
 
     def __init__(self, capture, model):
         self.columns = load_file(capture / "tensors.safetensors")
@@ -71,7 +60,7 @@ class Autograd:
         return torch.log_softmax(logits.float(), -1).gather(1, row[len(prompt):, None])[:, 0]
 
     def over_completions(self, values, function):
-        """function of each completion's values, at each of its tokens."""
+        """The value of `function` for each completion, repeated for each of its tokens."""
         parts = [values[a:b] for a, b in zip(self.ends[:-1], self.ends[1:], strict=True)]
         return torch.cat([function(part).expand(len(part)) for part in parts])
 
@@ -82,7 +71,7 @@ class Autograd:
 
 
 def losses(a):
-    """(method, threshold) -> the loss as its paper writes it, with r from the policy that has the gradient."""
+    """(method, threshold) -> the loss as in its paper, where r is from the policy that has the gradient."""
     w = (a.pi - a.mu).exp()
     product = a.over_completions(a.pi - a.mu, lambda d: d.sum().exp())
     mean = a.over_completions(a.pi - a.mu, lambda d: d.mean().exp())
@@ -165,7 +154,7 @@ def test_in_an_exact_baseline_run_every_method_is_no_correction(model, tmp_path)
         key = (row["method"], row["threshold"])
         assert row["kept"]["value"] == 1 and row["mean_weight_negative"]["value"] == pytest.approx(1), key
         assert row["ess_fraction"]["value"] == pytest.approx(1), key
-        if row["method"] not in ("gspo", "sapo"):  # means over completions: another mean of the same gradients
+        if row["method"] not in ("gspo", "sapo"):  # the mean over completions is another mean of the same gradients
             for reference in ("off", "exact_token", "exact"):
                 assert row[f"cosine_to_{reference}"]["value"] == pytest.approx(1, abs=1e-9), key
             assert row["norm_ratio_to_off"]["value"] == pytest.approx(1, abs=1e-9), key
@@ -190,7 +179,7 @@ def test_thresholds_come_from_a_null_at_the_stated_rate(stale, null):
     tokens = np.diff(columns["token_offsets"])
     statistic = np.sort(np.abs(sums / tokens + noise ** 2 / 2) * np.sqrt(tokens) / noise)
     assert z == pytest.approx(statistic[-int((len(tokens) + 1) * 0.1)], rel=1e-6)
-    # 64 completions cannot give one in a hundred; tokens can.
+    # 64 completions are too few for a share of one percent; tokens are enough.
     assert ("z_gate", 0.01) not in chosen and ("icepop", 0.01) in chosen
     assert any("takes 99" in note for note in result["null"]["notes"])
     assert "on baseline %" in output and "@10%" in output

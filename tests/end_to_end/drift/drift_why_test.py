@@ -1,4 +1,4 @@
-"""`tandem drift why` on small runs whose ratios are off for one known reason each, and on one where they are 1."""
+"""`tandem drift why` on small runs whose ratios differ from 1 for one known reason each, and on one without a reason."""
 import json
 import shutil
 import subprocess
@@ -8,11 +8,6 @@ import small_run
 import torch
 import xxhash
 from safetensors.numpy import load_file, save_file
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 def finished_run(folder, model, *arguments, engine=None, inject=None, steps=2, capture=True, **trainer):
@@ -113,7 +108,7 @@ def test_bypass_mode_is_told_that_its_ratio_holds_the_whole_gap(model, tmp_path)
 
 
 def changed(run, folder, column):
-    """A copy of the run, the trainer's record in its capture replaced by column(columns, manifest)."""
+    """A copy of the run in whose capture the trainer's record is replaced by column(columns, manifest)."""
     copy = folder / run.name
     shutil.copytree(run, copy)
     capture = copy / "captures" / "step_2"

@@ -1,5 +1,5 @@
-"""The probe set, the additive split and the detector of non-delivery on whole runs of the pair: healthy, held back,
-with a tensor that no push reaches, and with a push that comes one version late."""
+"""The probe set, the additive split and the detection of missing deliveries on complete runs: healthy, with stale servers,
+with a tensor that no push updates, and with pushes that arrive one version late."""
 import json
 
 import pytest
@@ -7,19 +7,14 @@ import pytest
 import small_run
 
 STEPS = 12
-# Of the run's first layer: its gap grows with what the trainer learns.
+# A tensor of the first layer, whose difference grows while the trainer learns.
 TENSOR = "model.layers.0.mlp.down_proj.weight"
 DETECTOR = {"non_delivery", "late_delivery"}
 PARTS = ("record", "engine", "cast", "staleness")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
 def run_of(folder, model, dtype="fp32", inject=None, arguments=(), steps=STEPS, **trainer):
-    """The metrics lines of a run that measures everything at every step."""
+    """The lines of metrics.jsonl of a run that measures everything in every step."""
     config = small_run.write_config(folder, model, steps=steps, probe={"every": 1}, split={"every": 1}, **trainer)
     content = json.loads(config.read_text(encoding="utf-8"))
     content["server"]["engine"]["dtype"] = dtype
@@ -36,10 +31,10 @@ def alarms(folder):
 
 
 def check_split(line):
-    """What holds for any split that every token has its scores for."""
+    """Checks properties of every split for which all tokens have scores."""
     assert line["drift/split/missing_tokens"] == 0
     total = sum(line[f"drift/split/{part}_mean"] for part in PARTS)
-    # Nine digits are written.
+    # Numbers are written with nine digits.
     assert total == pytest.approx(line["drift/mean_delta"], abs=1e-8 * (1 + abs(total)))
 
 
@@ -49,13 +44,13 @@ def test_a_healthy_run_raises_no_alarm_and_its_drift_is_kernels_and_cast(tmp_pat
     assert alarms(tmp_path) == []
     for line in lines:
         check_split(line)
-        # The servers' own replay is the record, to the bit; nothing is stale.
+        # A replay by the servers gives the bits of the record, and nothing is stale.
         assert line["drift/split/record_mean_abs"] == 0
         assert line["drift/split/staleness_mean_abs"] == 0
         assert (line["drift/split/cast_mean_abs"] == 0) == (dtype == "fp32")
         assert line["drift/delivery/behind"] == 0
         assert line["drift/probe/tokens"] == lines[0]["drift/probe/tokens"]
-    # The first step's tokens are those of the probe: nothing else is visited.
+    # The tokens of the first step are those of the probe set.
     assert abs(lines[0]["drift/visitation/mean_abs_delta"]) < 1e-9
     assert lines[-1]["drift/probe/distance"] > lines[0]["drift/probe/distance"] == 0
     assert lines[-1]["drift/delivery/pushes"] == STEPS
@@ -68,7 +63,7 @@ def test_servers_held_back_are_stale_and_not_undelivered(tmp_path, model):
     check_split(last)
     assert last["drift/probe/lag"] == 3
     assert last["drift/delivery/behind"] == 0
-    # All of the gap is staleness; at equal versions rounding is left.
+    # All drift is staleness. With equal versions, only rounding remains.
     assert last["drift/probe/mean_abs_delta"] > 1e-3
     assert last["drift/delivery/square"] < 1e-9
     assert max(line["drift/split/staleness_mean_abs"] for line in lines) > 1e-3
@@ -83,7 +78,7 @@ def test_a_tensor_that_no_push_reaches_is_non_delivery(tmp_path, model, dtype):
     alert = [event for event in small_run.events(tmp_path, "alert") if event["name"] == "non_delivery"][-1]
     assert alert["low"] > alert["threshold"]
     assert f"[{alert['low']:g}, {alert['high']:g}]" in alert["message"]
-    # Version 0 is what the server loaded: nothing is missing yet.
+    # Version 0 is what the server loaded, so nothing is missing yet.
     assert lines[0]["drift/delivery/square"] == lines[0]["drift/delivery/floor"]
 
 
@@ -114,7 +109,7 @@ def test_a_resumed_run_and_another_run_score_the_same_set(tmp_path, model):
     lines = run_of(first, model, steps=8, checkpoint={"every": 1}, arguments=("--resume",))
     assert chosen.read_bytes() == before
     assert [line["step"] for line in lines] == list(range(1, 9))
-    # The first version after the resume has no push distance, and is left out of the trend.
+    # The first version after the resume has no push distance, so the trend does not include it.
     assert lines[-1]["drift/delivery/pushes"] == 7
     other = run_of(second, model, steps=2, seed=9)
     config = small_run.write_config(second, model, steps=2, seed=9, probe={"every": 1, "file": str(chosen)})

@@ -1,7 +1,5 @@
-"""The drift lab on a real language model: SmolLM2 with a bf16 server and an fp32 trainer, captures of some 2 600 tokens
-of real rollouts, and each fault that has to be named on them. Slow: label full."""
-import json
-import subprocess
+"""The drift lab on a real language model: SmolLM2 with a bf16 server and an fp32 trainer, captures of about 2 600 tokens
+of real rollouts, in which each fault must be found. Slow: label full."""
 
 import pytest
 import small_run
@@ -16,12 +14,10 @@ def attribute(folder, *arguments, inject=None, steps=2, **trainer):
                "sampling": {"temperature": 1, "max_new_tokens": 40}, "optimizer": {"learning_rate": 5e-6}, **trainer}
     capture = small_run.capture_of(folder, MODEL, engine={"dtype": "bf16", "kv_capacity_tokens": 16384},
                                    inject=inject, steps=steps, timeout=1500, **trainer)
-    out = folder / "attribution.json"
-    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json-out", str(out), *arguments],
-                          capture_output=True, text=True, timeout=3000)
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)
-    return done.stdout, json.loads(out.read_text())
+    code, table, result = small_run.drift("attribute", capture, *arguments, timeout=3000)
+    assert code == 0, table
+    print(table)
+    return table, result
 
 
 def named(result):

@@ -1,4 +1,4 @@
-"""The rows of docs/dev/bad_input.md through the binaries: exit code, what the message names, and that nothing is lost."""
+"""The rows of docs/dev/bad_input.md with the real programs: exit code, message, and that nothing is lost."""
 import contextlib
 import json
 import os
@@ -28,7 +28,7 @@ def config(model, tmp_path):
 
 
 def call(*arguments, env=None):
-    """(exit code, stdout + stderr) of a program that is to end by itself."""
+    """(exit code, stdout + stderr) of a program that ends by itself."""
     done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, timeout=240,
                           env={**os.environ, **(env or {})})
     return done.returncode, done.stdout + done.stderr
@@ -36,7 +36,7 @@ def call(*arguments, env=None):
 
 @contextlib.contextmanager
 def serving(model, listen="127.0.0.1:0"):
-    """A rollout server as (process, address); killed at the end if it still runs."""
+    """A rollout server as (process, address). It is killed at the end if it still runs."""
     process = subprocess.Popen([str(SERVER), "--model", str(model), "--dtype", "fp32", "--listen", listen, *history_arguments()],
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -51,7 +51,7 @@ def serving(model, listen="127.0.0.1:0"):
 
 @contextlib.contextmanager
 def background(log, *arguments, env=None):
-    """A program that goes on while the test looks at it; what it says goes to the file `log`."""
+    """A program that runs during the test, with its output in the file `log`."""
     with open(log, "w", encoding="utf-8") as file:
         process = subprocess.Popen([str(a) for a in arguments], stdout=file, stderr=subprocess.STDOUT,
                                    env={**os.environ, **(env or {})})
@@ -72,7 +72,7 @@ def last_checkpoint(folder):
 
 
 def exports(folder):
-    """Whether the run's last checkpoint is whole: `tandem export` checks every tensor it copies."""
+    """True if the last checkpoint of the run is complete; `tandem export` checks every tensor."""
     code, output = call(TANDEM, "export", folder / "runs/small", "--out", folder / "exported")
     return code == 0 and (folder / "exported/model.safetensors").exists(), output
 
@@ -219,7 +219,7 @@ def test_a_prompt_over_the_context_is_named_with_the_numbers(config, tmp_path):
 def test_only_this_start_is_quoted_from_a_log(config, tmp_path):
     for name in ("first", "second"):
         data = tmp_path / f"{name}.jsonl"
-        data.write_text("[1]\n")  # the trainer finds it: what is not there is found before a process starts
+        data.write_text("[1]\n")  # the trainer finds it; a missing file is found before a process starts
         code, output = small_run.run(config, "--set", f"trainer.data.train={data}")
         assert code == 3, output
         assert f"{data}:1: is array, not an object" in output
@@ -253,7 +253,7 @@ def test_a_server_that_waits_for_its_model_stops_when_it_is_told_to(model, tmp_p
     waiting = tmp_path / "waiting"
     shutil.copytree(model, waiting)
     (waiting / "model.safetensors").unlink()
-    os.mkfifo(waiting / "model.safetensors")  # that nobody writes to: to open it takes for ever
+    os.mkfifo(waiting / "model.safetensors")  # nobody writes to it, so opening it blocks forever
     log = tmp_path / "log"
     with background(log, SERVER, "--model", waiting, "--listen", "127.0.0.1:0", "--set",
                     "server.observe_listen=127.0.0.1:0") as process:
@@ -330,7 +330,7 @@ def test_a_server_lost_in_mid_run_is_waited_for_then_exit_4_with_a_checkpoint(mo
     assert f"no rollout server for 5 s (client.server_patience_seconds): {address}: " in output
     step = small_run.events(tmp_path, "checkpoint_saved")[-1]["step"]
     assert last_checkpoint(tmp_path) == f"step_{step}"
-    # A step whose push met the dead server has its weights kept and no line of metrics.
+    # A step whose push failed because of the dead server keeps its weights and has no line of metrics.
     assert step - num_steps(tmp_path) in (0, 1)
     whole, output = exports(tmp_path)
     assert whole, output
@@ -351,7 +351,7 @@ def test_a_run_goes_on_with_a_server_started_again_at_its_address(model, config,
     assert [event["message"].split(":")[0] for event in small_run.events(tmp_path, "server_back")] == ["127.0.0.1"]
     steps = [step["step"] for step in small_run.steps(tmp_path)]
     assert len(steps) == len(set(steps)) and steps == sorted(steps)
-    # What came after was sampled from the weights pushed anew, not from those the server loaded.
+    # Later groups were sampled from the weights of a new push, and not from those that the server loaded.
     assert all(step["drift/mean_abs_delta"] <= 1e-5 for step in small_run.steps(tmp_path))
 
 
@@ -375,7 +375,7 @@ def test_a_place_that_cannot_be_written_to_is_exit_7_before_a_server_is_asked(co
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(config, tmp_path, failure, message):
     code, output = call(TANDEM, "run", config, *EVERY_STEP,
                         env={"TANDEM_FAIL_WRITE": f"checkpoints/step_2.tmp:{failure}"})
-    assert code == 0, output  # step 3 could be saved: nothing is lost
+    assert code == 0, output  # step 3 was saved, so nothing is lost
     failed = small_run.events(tmp_path, "checkpoint_failed")
     assert [event["step"] for event in failed] == [2]
     assert message in failed[0]["message"]
@@ -406,13 +406,13 @@ def test_a_record_that_finds_the_disk_full_is_exit_7_and_can_be_resumed(config, 
     assert f"{path}" in output and "No space left on device; free space and try again" in output
     code, output = small_run.run(config, "--resume")
     assert code == 0, output
-    # The line that found no room is lost, never the weights of its step.
+    # The line for which there was no space is lost, but not the weights of its step.
     assert {1, 2, 3} - {step["step"] for step in small_run.steps(tmp_path)} <= lost
     assert last_checkpoint(tmp_path) == "step_3"
 
 
 def test_a_full_file_system_stops_the_run_and_keeps_a_checkpoint(config, tmp_path):
-    """On a tmpfs of 5 MiB in a mount namespace; without the right to mount, on the disk itself."""
+    """On a tmpfs of 5 MiB in a mount namespace, or on the disk if mounting is not allowed."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size=5m none "{disk}" && "$@"', "sh"]
@@ -426,16 +426,16 @@ def test_a_full_file_system_stops_the_run_and_keeps_a_checkpoint(config, tmp_pat
     assert (tmp_path / "exported/model.safetensors").exists(), output
 
 
-# Signals and dead children: nothing is left behind, and --resume goes on.
+# Signals and dead children: no process is left, and --resume continues the run.
 
 def children(pid):
-    """Process ids that `pid` started."""
+    """The ids of the processes that `pid` started."""
     done = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
     return [int(word) for word in done.stdout.split()]
 
 
 def runs(pid):
-    """Whether the process is there and no zombie."""
+    """True if the process exists and is not a zombie."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
@@ -447,7 +447,7 @@ def named(pids, name):
 
 
 def goes_on(config, folder):
-    """--resume trains two more steps, each step stands once in the metrics."""
+    """--resume trains two more steps, and each step has one line in the metrics."""
     saved = int(last_checkpoint(folder).removeprefix("step_"))
     code, output = small_run.run(config, "--resume", "--set", f"trainer.steps={saved + 2}")
     assert code == 0, output
@@ -476,7 +476,7 @@ def test_sigterm_to_a_trainer_alone_is_143_too(model, config, tmp_path):
             assert trainer.wait(timeout=120) == 143
         assert server.poll() is None
         code, output = call(TANDEM, "status", "--servers", address)
-        assert code == 0 and "owner none" in output, output  # given back at once, no lease to wait for
+        assert code == 0 and "owner none" in output, output  # released at once, so there is no lease to wait for
 
 
 def test_a_killed_server_of_the_launcher_is_exit_9_after_the_trainer_saved(config, tmp_path):

@@ -1,11 +1,9 @@
-"""A trainer that is killed again and again, at any moment, its checkpoints included: what it ends with was trained on every
+"""A trainer that is killed repeatedly at random moments, also while it writes checkpoints. In the end it has trained on every
 group once (G1, G5, fault 14). The seed of the moments is printed."""
 import json
 import os
 import random
 import subprocess
-
-import pytest
 
 import small_run
 
@@ -15,11 +13,6 @@ from waiting import wait_until
 STEPS, KILLS, PROMPTS = 30, 6, 4
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
 def start(config, server, *arguments):
     log = open(config.parent / "trainer.log", "a", encoding="utf-8")
     return subprocess.Popen([str(BIN / "trainer"), "--config", str(config), "--servers", server.address, *arguments],
@@ -27,7 +20,7 @@ def start(config, server, *arguments):
 
 
 def lines(path):
-    """Of a file that may end in the middle of one."""
+    """The lines of a file that may end in the middle of a line."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 

@@ -1,5 +1,5 @@
-"""Faults of the rollout server that a user meets: it is told to stop, is sent nonsense, and gets new weights in the
-middle of long completions under each policy for groups in flight."""
+"""The rollout server in unusual situations: it is told to stop, receives malformed requests, and gets new weights during
+long completions with each policy for groups in flight."""
 import random
 import signal
 import threading
@@ -8,8 +8,6 @@ import grpc
 import numpy as np
 import pytest
 
-import small_run
-
 from rollout_client import Server, load_stubs
 from weight_pusher import WeightPusher, tensor_bytes
 
@@ -17,11 +15,6 @@ rollout, rollout_grpc, weights, weights_grpc = load_stubs()
 PROMPT = [5, 6, 7, 8]
 NEW_TOKENS = 400
 TOLERANCE = 2e-4
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -110,15 +103,15 @@ def test_fault_21_a_request_that_makes_no_sense_is_refused_and_the_server_lives(
     stub.GetInfo(rollout.GetInfoRequest(), timeout=120)
 
 
-# What gRPC itself says of bytes that do not parse; 1.51 says UNIMPLEMENTED.
+# The code of gRPC for bytes that do not parse; 1.51 uses UNIMPLEMENTED.
 NO_MESSAGE = {grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED}
 
 
 @pytest.mark.parametrize("content, codes", [
     (random.Random(1).randbytes(300), NO_MESSAGE),
-    # Field 5 (sampling) with field 9 (a stop string) of bytes that are no UTF-8.
+    # Field 5 (sampling) with field 9 (a stop string) that is not UTF-8.
     (b"\x1a\x01\x05\x20\x01\x2a\x06\x4a\x04\xff\xfe\x80\x80", NO_MESSAGE),
-    # A length far beyond the message.
+    # A length that is far larger than the message.
     (b"\x1a\xff\xff\xff\xff\x0f\x05", NO_MESSAGE),
     (b"\x1a" + (300 << 20).to_bytes(4, "little") + bytes(300 << 20), {grpc.StatusCode.RESOURCE_EXHAUSTED}),
 ], ids=["garbage", "no_utf8", "wrong_length", "300_MiB"])
@@ -132,7 +125,7 @@ def test_fault_21_bytes_that_are_no_request_are_refused_and_the_server_lives(ser
 
 
 def shifted(data, seed):
-    """The same tensors with some noise: other weights."""
+    """The same tensors with noise."""
     noise = np.random.default_rng(seed)
     moved = {}
     for name, content in data.items():
@@ -142,7 +135,7 @@ def shifted(data, seed):
 
 
 def largest_gap_to_live_weights(stub, completion, first=0):
-    """max |log-prob recorded - log-prob of the live weights| over the tokens from `first` on."""
+    """max |recorded log-prob - log-prob of the live weights| over the tokens from `first` on."""
     ids = PROMPT + list(completion.token_ids)
     answer = stub.Score(rollout.ScoreRequest(
         run_id="run", sequences=[rollout.ScoreSequence(token_ids=ids)]), timeout=240)
@@ -163,7 +156,7 @@ def test_fault_26_new_weights_in_the_middle_of_long_completions(model, policy):
         pusher.stage(1)
         call = stub.GenerateGroup(request_of(1), timeout=240)
         wait_until_sampling(stub)
-        if policy == "drain":  # a paused server would never come to the end of the group
+        if policy == "drain":  # a paused server would never finish the group
             committed = threading.Thread(target=pusher.commit, args=(1,))
             committed.start()
         else:
@@ -188,9 +181,9 @@ def test_fault_26_new_weights_in_the_middle_of_long_completions(model, policy):
                 gap = largest_gap_to_live_weights(stub, completion, first=count)
                 if policy == "recompute":
                     assert gap < TOLERANCE
-                else:  # the tokens after attend to KV of the weights before: not what a prefill gives
+                else:  # later tokens attend to KV of the previous weights, so their log-probs differ from those of a prefill
                     assert gap > 10 * TOLERANCE
-                # The tokens before are not those of the new weights.
+                # Earlier tokens were not sampled with the new weights.
                 assert largest_gap_to_live_weights(stub, completion) > 10 * TOLERANCE
         fresh = completions_of(stub.GenerateGroup(request_of(2), timeout=240))
         for completion in fresh:
@@ -219,7 +212,7 @@ def test_fault_27_the_same_prompt_across_a_push_is_as_without_the_prefix_index(m
 
     cached, plain = draw_around_a_push(), draw_around_a_push("--set", "server.engine.prefix_cache=false")
     assert [one[:3] for one in cached] == [one[:3] for one in plain]
-    # Groups 1 and 3 found their prompt, 0 and 2 (the first after the push) did not.
+    # Groups 1 and 3 found their prompt in the prefix index; 0 and 2 (the first after the push) did not.
     assert [one[3] for one in cached] == [False] * 3 + [True] * 3 + [False] * 3 + [True] * 3
     assert not any(one[3] for one in plain)
     assert cached[0][1] != cached[6][1], "the weights differ"

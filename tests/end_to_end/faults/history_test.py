@@ -1,5 +1,5 @@
-"""The checker of histories (tests/support/python/check_history.py) finds a planted fault of each kind: in histories written by hand,
-and in those of real processes with a fault injected."""
+"""check_history.py (tests/support/python) finds a fault of each kind, in histories that were written by hand and in those of real
+processes with an injected fault."""
 import copy
 import json
 
@@ -13,7 +13,7 @@ SERVER = "127.0.0.1:5001"
 
 
 def server_events():
-    """Draws groups 0 and 1 from version 0, then 2 and 3 from version 1."""
+    """A server that samples groups 0 and 1 from version 0, and 2 and 3 from version 1."""
     def drawn(group, spans, **more):
         return {"event": "drawn", "run_id": "r", "group_id": group, "index": 0,
                 "tokens": sum(count for _, count in spans), "spans": spans, "stopped_early": False, **more}
@@ -108,7 +108,7 @@ def resumed(first_group, version):
 
 def test_a_resume_takes_back_what_its_checkpoint_does_not_have(tmp_path):
     server, before = server_events(), trainer_events()
-    again = copy.deepcopy(only(server, "drawn", 2))  # asked for anew, it is of the version pushed last
+    again = copy.deepcopy(only(server, "drawn", 2))  # it is asked for again and has the version of the last push
     again["spans"] = [[1, 5]]
     server.insert(-2, again)
     group_2 = copy.deepcopy(only(before, "received", 2))
@@ -118,7 +118,7 @@ def test_a_resume_takes_back_what_its_checkpoint_does_not_have(tmp_path):
     assert findings(tmp_path / "resumed", server, before, after) == set()
 
 
-# Each plants one fault into copies of the two histories.
+# Each function puts one fault into copies of the two histories.
 def trained_twice(server, trainer):
     only(trainer, "trained", 1)["group_ids"] = [2, 1]
 
@@ -234,11 +234,6 @@ def test_a_planted_fault_is_found(tmp_path, guarantee, plant):
 def test_a_checkpoint_whose_weights_and_frontier_are_of_two_steps_is_found(tmp_path, first_group, version, text):
     found = findings(tmp_path / "planted", server_events(), trainer_events(), resumed(first_group, version))
     assert ("G1", text) in found and {kind for kind, _ in found} == {"G1"}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.breaks("G3")

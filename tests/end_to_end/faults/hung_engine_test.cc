@@ -1,6 +1,6 @@
-// A rollout server whose engine alone hangs, and the trainer's client: its gRPC threads answer
-// GetInfo, so by its weights it is ready. The engine is scripted; the server, its clock apart, the
-// client and the wire between them are real.
+// A rollout server in which only the engine hangs, and the trainer's client. Its gRPC threads still
+// answer GetInfo with the right weights, so it looks ready. The engine is scripted and the clock of
+// the server is controlled; server, client and wire are real.
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,8 +16,8 @@ using ::tandem::testing::IsOk;
 
 class HungEngineTest : public rollout::testing::ServerTest {
  protected:
-  // The next finished group, if there is one in a moment. What a trainer does meanwhile: it brings
-  // weights to servers that answer, which then are ready.
+  // The next finished group, if one arrives soon. Meanwhile it does what a trainer does: it pushes
+  // weights to servers that answer, which are ready then.
   std::optional<trainer::FinishedGroup> Next() {
     for (const int server : client_->Behind(std::chrono::milliseconds(0))) {
       client_->MarkReady(server, 0, 0);
@@ -42,7 +42,7 @@ TEST_F(HungEngineTest, AServerWhoseEngineHangsGetsNoGroupsUntilItMoves) {
   EXPECT_EQ(client_->TakeEvents().back().kind, "server_hung");
   EXPECT_TRUE(client_->Behind(std::chrono::milliseconds(0)).empty()) << "it is pushed no weights";
   EXPECT_FALSE(client_->IsReady(0));
-  WaitForInfo([](const auto& info) { return info.num_groups_queued() == 0; });  // nobody asks it
+  WaitForInfo([](const auto& info) { return info.num_groups_queued() == 0; });  // no client asks it
   gate_.Open();
   std::optional<trainer::FinishedGroup> group;
   while (!group) group = Next();

@@ -1,20 +1,13 @@
-"""A network that swallows or delays what a trainer and its servers say (faults 12 and 13)."""
+"""A network that drops or delays the messages between a trainer and its servers (faults 12 and 13)."""
 import contextlib
 import signal
 import subprocess
-
-import pytest
 
 import small_run
 
 from rollout_client import BIN, Server
 from tcp_proxy import TcpProxy
 from waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 @contextlib.contextmanager
@@ -41,7 +34,7 @@ def servers_of(folder, kind):
 
 
 def test_fault_12_a_connection_that_swallows_everything_is_found_by_keepalives_and_the_run_goes_on(model, tmp_path):
-    """Within 20 + 10 s; the deadline of the group that is lost in it would be 300."""
+    """The run continues within 20 + 10 s, although the deadline of the lost group is 300 s."""
     config = small_run.write_config(tmp_path, model, steps=100000)
     with Server(model, "--dtype", "fp32") as near, Server(model, "--dtype", "fp32") as far, TcpProxy(far.address) as cable:
         with trainer(config, near.address, cable.address) as process:

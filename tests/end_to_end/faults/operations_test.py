@@ -1,5 +1,5 @@
-"""What operators and their tools look at, read with programs others wrote: health, reflection, /metrics, TensorBoard
-files; and the server's section of a run file."""
+"""Interfaces for operators, read with external programs: health, reflection, /metrics and TensorBoard files; and the section
+`server` of a run file."""
 import json
 import signal
 import subprocess
@@ -19,11 +19,6 @@ from waiting import wait_until
 
 rollout, rollout_grpc, _, _ = load_stubs()
 SERVICES = ["tandem.rollout.v1.RolloutService", "tandem.weights.v1.WeightService"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 def sample(server, seed=1, tokens=24, completions=2):
@@ -69,7 +64,7 @@ def test_a_server_counts_what_it_samples_on_its_metrics_page(model):
         assert page["tandem_prompt_tokens_total"] == 3, "the prompt of a group is computed once"
         assert page["tandem_live_weight_version"] == 0
         assert page["tandem_kv_capacity_tokens"] == 32768
-        # The account of the steps, and the machine's limits to compare it with.
+        # The work of the steps, and the limits of the machine to compare it with.
         assert 0 < page["tandem_step_bytes_total"] / page["tandem_step_seconds_total"]
         assert page["tandem_limit_read_bytes_per_second"] > 1e8
         assert page["tandem_limit_flops_per_second"] > 1e8

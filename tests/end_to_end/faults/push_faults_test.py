@@ -1,5 +1,6 @@
-"""Weight pushes by a real publisher into real servers, and either side killed at each step of one in turn, or killed or
-stopped at any moment: what is left serves the version before or the one pushed, never a mixture, and the next push arrives. Seeds are printed."""
+"""Weight pushes from a real publisher to real servers, where either side is killed at each step of a push, or is killed or
+stopped at a random moment. The servers that are left have the previous or the new version, never a mixture, and the next push
+arrives. Seeds are printed."""
 import contextlib
 import json
 import os
@@ -21,14 +22,14 @@ from weight_pusher import tensor_bytes
 _, _, weights_pb, weights_grpc = load_stubs()
 WORKER = pathlib.Path(os.environ["TANDEM_TESTS"]) / "push_worker"
 WAYS = [("stream", "dense"), ("stream", "delta"), ("collective", "dense"), ("collective", "delta")]
-DEADLINE = 15  # seconds of an operation
+DEADLINE = 15  # seconds allowed for an operation
 SECRET = "the secret of run 'run', in every process that goes on with it"
-BOUND = 180    # within which a push that lost somebody has ended
+BOUND = 180    # seconds within which a push that lost a process has ended
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """27 million parameters: a push takes long enough to be hit in the middle."""
+    """27 million parameters, so that a push takes long enough to be interrupted."""
     folder = tmp_path_factory.mktemp("model")
     text = folder / "text.txt"
     text.write_text("".join(chr(97 + i % 26) + (" " if i % 5 == 0 else "") for i in range(4000)), encoding="utf-8")
@@ -39,7 +40,7 @@ def model(tmp_path_factory):
 
 
 class Worker:
-    """push_worker; `ask` waits for the answer, `tell` does not."""
+    """The program push_worker. `ask` waits for the answer, and `tell` does not."""
 
     def __init__(self, model, way, servers, env=None):
         self.process = subprocess.Popen(
@@ -62,7 +63,7 @@ class Worker:
         return self.answer()
 
     def claim(self, server):
-        # A channel that lost its server fails calls at once until it has tried to connect again.
+        # A channel that lost its server fails calls at once until it has connected again.
         answers = []
 
         def claimed():
@@ -86,7 +87,7 @@ def serve(model, port=0, env=None):
 
 
 def after(seconds, action):
-    """Runs `action` so many seconds from now, from a thread; the moment is the fault's, nothing is waited for."""
+    """Runs `action` in a thread after this many seconds, without waiting for anything else."""
     timer = threading.Timer(seconds, action)
     timer.start()
     return timer
@@ -104,7 +105,7 @@ def delivered(answer, servers):
 
 
 def duration_of(worker, version):
-    """Seconds of an undisturbed push."""
+    """The duration of a push without a fault, in seconds."""
     start = time.monotonic()
     answer = worker.ask(f"push {version}")
     assert all(push["status"] == "OK" for push in answer.values()), answer
@@ -134,10 +135,10 @@ def test_a_server_killed_in_a_push_does_not_keep_the_others_from_it_and_comes_ba
             assert time.monotonic() - start < BOUND
             other = str(1 - victim)
             assert answer[other]["status"] == "OK", answer
-            # The one that was killed may have answered before.
+            # The process that was killed may have answered before.
             port = int(servers[victim].address.split(":")[1])
             servers[victim] = stack.enter_context(serve(model, port))
-            if answer[str(victim)]["status"] == "OK":  # found out by the proof, as before a train step
+            if answer[str(victim)]["status"] == "OK":  # the proof of delivery finds it, as before a train step
                 assert "UNAVAILABLE" in worker.ask("verify")[str(victim)]
             worker.claim(victim)
             assert worker.ask("verify")[other] == "OK"
@@ -199,14 +200,15 @@ def test_a_server_that_hangs_is_out_at_the_deadline_and_the_others_have_the_vers
         assert worker.ask("verify") == {"0": "OK"}
         assert live(servers[0])[0] == 2
         assert live(servers[1]) == before
-        # Claimed anew it gets the next version with the others.
+        # After another claim, it gets the next version with the others.
         worker.claim(1)
         delivered(worker.ask("push 3"), [0, 1])
         assert live(servers[0]) == live(servers[1])
 
 
-# At each step in turn, by a fail point (common/base/fail_point.h): "NAME:N" is its N-th passing. Version 1 is pushed
-# undisturbed, version 2 meets the point; "middle" is half of the chunks of version 2, of which each tensor has one.
+# Faults at each step of a push, with a fail point (common/base/fail_point.h). "NAME:N" is the N-th time that it is passed.
+# Version 1 is pushed without a fault, and version 2 passes the point. "middle" is half of the chunks of version 2; each tensor
+# has one chunk.
 @pytest.fixture(scope="module")
 def small_model(tmp_path_factory):
     return small_run.make_model(tmp_path_factory.mktemp("small"))

@@ -1,4 +1,4 @@
-"""`tandem run` starts a rollout server or a trainer that died again, as a cluster would: real kills, real processes."""
+"""`tandem run` restarts a rollout server or a trainer that died, as a cluster does, with real processes that are killed."""
 import contextlib
 import json
 import os
@@ -15,13 +15,8 @@ from waiting import wait_until
 TERMINATED, CHILD_DIED = 143, 9
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
 class LongRun:
-    """A run that goes on until it is told to stop."""
+    """A run that continues until it is told to stop."""
 
     def __init__(self, folder, model, *arguments, num_ranks=1, **trainer):
         path = small_run.write_config(folder, model, steps=100000, **trainer)
@@ -110,8 +105,8 @@ def test_a_killed_server_is_started_again_and_joins_the_run_by_a_push(long_run, 
     assert len(trainer) == 1
     expect_every_step_once(tmp_path)
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "runs/small/events.jsonl").read_text().splitlines()]
-    assert kinds.count("run_started") == 1 and "resumed" not in kinds  # the trainer went on
-    # To the server that came back the weights go whole, and before it gets groups.
+    assert kinds.count("run_started") == 1 and "resumed" not in kinds  # the trainer continued
+    # The restarted server gets all weights (no delta) before it gets groups.
     forms = [event["form"] for event in small_run.events(tmp_path, "push_committed")]
     assert "dense" in forms[2:]
     assert "restarts: rollout_server 0 1x" in run.output()

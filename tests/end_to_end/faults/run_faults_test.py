@@ -1,5 +1,5 @@
-"""Faults in the middle of a run, through the real programs: an engine that hangs, a server that is stopped as a whole, a
-checkpoint that is damaged, a wall clock that jumps, packets that are lost (faults 3, 13, 16 and 23)."""
+"""Faults during a run of the real programs: an engine that hangs, a stopped server, a damaged checkpoint, a wall clock that
+jumps, lost packets (faults 3, 13, 16 and 23)."""
 import contextlib
 import os
 import pathlib
@@ -21,11 +21,6 @@ from waiting import wait_until
 SUPPORT = small_run.SOURCE / "tests" / "support"
 rollout, rollout_grpc, _, _ = load_stubs()
 CLOCK_SHIM = pathlib.Path(os.environ["TANDEM_TESTS"]) / "libclock_shim.so"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 @contextlib.contextmanager
@@ -56,7 +51,7 @@ def servers_of(folder, kind):
 
 
 def trained_from(folder, server, step):
-    """Whether a step after `step` was trained on a group that `server` drew."""
+    """True if a step after `step` trained on a group that `server` sampled."""
     return any(group["server"] == server.address for number in range(step + 1, num_steps(folder) + 1)
                for group in small_run.rollouts(folder, number))
 
@@ -73,8 +68,9 @@ def stopped_process(server):
 @pytest.mark.parametrize("hang,event", [(lambda server: StoppedThread(server.process.pid, "tandem-engine"), "server_hung"),
                                         (stopped_process, "server_lost")], ids=["engine", "process"])
 def test_a_server_that_hangs_in_mid_generation_is_out_and_the_run_goes_on_and_takes_it_back(model, tmp_path, hang, event):
-    """Its group is waited for until the deadline of the call, and then asked for elsewhere. With the engine alone hung it goes on
-    to answer other calls, and says for how long its engine has been silent: as long as a call may take, and it is out."""
+    """The trainer waits for its group until the deadline of the call and then asks another server. If only the engine hangs, the
+    server still answers other calls, and reports how long its engine has been silent. When that is as long as a call may take,
+    the trainer stops using it."""
     config = small_run.write_config(tmp_path, model, steps=100000, client={"call_timeout_seconds": 20},
                                     push={"timeout_seconds": 20})
     with Server(model, "--dtype", "fp32") as well, Server(model, "--dtype", "fp32") as ill:
@@ -110,16 +106,16 @@ def test_a_run_that_resumes_over_a_damaged_checkpoint_goes_on_from_the_one_befor
     assert f"step_3/{file}" in resumed[0]["refused"]
     steps = small_run.steps(tmp_path)
     assert [step["step"] for step in steps] == [1, 2, 3, 4, 5]
-    assert steps[2]["loss/total"] == before[2]  # step 3 again, by the same groups
+    assert steps[2]["loss/total"] == before[2]  # step 3 is repeated with the same groups
 
 
 class WallClock:
-    """Of the processes that are given `env`."""
+    """Shifts the wall clock of the processes that get `env`."""
 
     def __init__(self, folder):
         self.path = folder / "clock_offset"
         self.set(0)
-        shim = folder / "clock_shim.so"  # the loader takes a space in LD_PRELOAD for the end of a path
+        shim = folder / "clock_shim.so"  # in LD_PRELOAD, a space ends a path
         shim.symlink_to(CLOCK_SHIM)
         self.env = {"LD_PRELOAD": str(shim), "TANDEM_CLOCK_OFFSET": str(self.path)}
 
@@ -129,7 +125,7 @@ class WallClock:
 
 
 def test_fault_23_a_wall_clock_that_jumps_back_and_forth_changes_nothing(model, tmp_path):
-    """By more than every lease, patience and deadline there is: they all follow the steady clock."""
+    """A jump that is longer than every lease and deadline has no effect, because these use the steady clock."""
     config = small_run.write_config(tmp_path, model, steps=100000, checkpoint={"every": 1})
     clock = WallClock(tmp_path)
     with Server(model, "--dtype", "fp32", env=clock.env) as server:
@@ -148,7 +144,7 @@ def test_fault_23_a_wall_clock_that_jumps_back_and_forth_changes_nothing(model, 
 
 
 def test_fault_23_a_score_under_way_outlives_a_wall_clock_that_jumps(model, tmp_path):
-    """By a day, and its caller would wait for ten minutes. It is many slices long: one sequence after the other, token by token."""
+    """A jump by a day, during a call that may take ten minutes and needs many slices: one sequence after the other, token by token."""
     clock = WallClock(tmp_path)
     with Server(model, "--dtype", "fp32", env=clock.env) as server:
         stub = rollout_grpc.RolloutServiceStub(server.channel)
@@ -166,7 +162,7 @@ def lossy_network_there():
 
 
 def test_fault_13_a_network_that_loses_packets_makes_a_run_slower_and_nothing_else(model, tmp_path):
-    """A packet of twenty, each way. Without the right to make a network, what TCP makes of losses: a delay."""
+    """One of twenty packets is lost in each direction. Without the right to create a network, a delay stands for the losses."""
     config = small_run.write_config(tmp_path, model, steps=3)
     log = tmp_path / "trainer.log"
     if lossy_network_there():

@@ -1,5 +1,5 @@
-"""A pair under mutual TLS, through the binaries: `tandem certs`, a run with tokens, who is turned away, which ports are
-open, and what is never written."""
+"""Server and trainer with mutual TLS, with the real programs: `tandem certs`, a run with tokens, refused callers, open ports,
+and secrets that are never written."""
 import concurrent.futures
 import json
 import re
@@ -20,11 +20,6 @@ from waiting import wait_until
 rollout, rollout_grpc, weights, weights_grpc = load_stubs()
 ROLES = ["rollout", "trainer", "client", "viewer"]
 TOKEN = "the-token-of-this-test-0123456789"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +45,7 @@ def facts(certificate):
 
 
 def secrets_of(certs):
-    """Lines of every private key there, and the token."""
+    """The lines of all private keys, and the token."""
     lines = [line for path in certs.rglob("*.key") for line in path.read_text().splitlines() if len(line) > 40]
     assert len(lines) >= 5
     return [*lines, TOKEN]
@@ -62,7 +57,7 @@ def write_token(path):
 
 
 def write_tls_config(folder, model, certs, **trainer):
-    """A run file for the pair under mutual TLS with a token."""
+    """A run file for server and trainer with mutual TLS and a token."""
     token = str(write_token(folder / "token"))
     path = small_run.write_config(folder, model, tls=str(certs / "trainer"), token_file=token, **trainer)
     config = json.loads(path.read_text())
@@ -261,7 +256,7 @@ def test_a_tls_directory_that_does_not_serve_is_exit_code_2_with_the_file_and_wh
 
 
 def test_a_holder_of_another_certificate_cannot_pose_as_a_server(model, certs, tmp_path):
-    """Its certificate is of the same authority, for servers, and with the right names; only its role is another."""
+    """Its certificate is from the same authority, for servers, and has the right names, but another role."""
     poser = tmp_path / "poser"
     poser.mkdir()
     extensions = tmp_path / "extensions"
@@ -287,7 +282,7 @@ def test_a_holder_of_another_certificate_cannot_pose_as_a_server(model, certs, t
         [((poser / "tls.key").read_bytes(), (poser / "tls.crt").read_bytes())]))
     server.start()
     try:
-        # Python's client, which asks for the host name alone, is taken in.
+        # Python's client checks only the host name and accepts it.
         with grpc.secure_channel(f"127.0.0.1:{port}", tls_credentials(certs / "client")) as channel:
             rollout_grpc.RolloutServiceStub(channel).GetInfo(rollout.GetInfoRequest(), timeout=120)
         assert Poser.calls == 1
@@ -306,7 +301,7 @@ def test_a_holder_of_another_certificate_cannot_pose_as_a_server(model, certs, t
 
 
 def ports_of_a_run(config):
-    """{(program, address)} of a run that has made a step, and the server's gRPC address."""
+    """{(program, address)} of a run that has finished a step, and the gRPC address of the server."""
     folder = config.parent / "runs" / "small"
     with subprocess.Popen([str(small_run.TANDEM), "run", str(config)], stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as process:
@@ -323,7 +318,7 @@ def ports_of_a_run(config):
 
 
 def test_a_running_pair_listens_on_its_documented_ports_alone(model, certs, tmp_path):
-    """One gRPC port of each server, and nothing else: the trainer of one rank opens none."""
+    """Each server opens one gRPC port, and a trainer with one rank opens none."""
     ports, served = ports_of_a_run(write_tls_config(tmp_path, model, certs, steps=100000))
     assert ports == [("rollout_server", served)]
 

@@ -1,7 +1,7 @@
-"""Soak: for a while, one rollout server gets random groups, cancels, aborts, deadlines, nonsense and pushes, under each
-policy for groups in flight. Nothing may leak, carry a wrong version, or fail with a code nobody would expect.
+"""Soak test: one rollout server gets random groups, cancels, aborts, deadlines, malformed requests and pushes, with each policy
+for groups in flight. Nothing may leak, have a wrong version, or fail with an unexpected code.
 
-    TANDEM_SOAK_SECONDS=450 TANDEM_SOAK_SEED=7 ...   seconds of each policy (5), seed (of the clock; printed)
+    TANDEM_SOAK_SECONDS=450 TANDEM_SOAK_SEED=7 ...   seconds per policy (5), seed (default: from the clock; printed)
 """
 import collections
 import contextlib
@@ -14,8 +14,6 @@ import grpc
 import numpy as np
 import pytest
 
-import small_run
-
 from rollout_client import Server, load_stubs
 from waiting import wait_until
 from weight_pusher import WeightPusher, tensor_bytes
@@ -24,7 +22,7 @@ rollout, rollout_grpc, weights, weights_grpc = load_stubs()
 SECONDS = float(os.environ.get("TANDEM_SOAK_SECONDS", "5"))
 SEED = int(os.environ.get("TANDEM_SOAK_SEED", str(int(time.time()))))
 NUM_CALLERS = 10
-NUM_WEIGHTS = 3  # version v has weights v mod 3
+NUM_WEIGHTS = 3  # version v has the weights v mod 3
 TOLERANCE = 5e-4
 LEAK_BYTES = 24 << 20
 
@@ -38,11 +36,6 @@ EXPECTED = {
     "nonsense": {CODE.INVALID_ARGUMENT},
     "future": {CODE.FAILED_PRECONDITION, CODE.UNAVAILABLE},
 }
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 class Soak:
@@ -59,9 +52,9 @@ class Soak:
         self.lock = threading.Lock()
         self.problems = []
         self.outcomes = collections.Counter()
-        self.kept = collections.defaultdict(list)  # weights -> [(prompt, completion)] of one version alone
-        self.committed = 0      # the last version known to be live
-        self.committing = 0     # one that may be
+        self.kept = collections.defaultdict(list)  # weights -> [(prompt, completion)] whose tokens all have one version
+        self.committed = 0      # the last version that is known to be live
+        self.committing = 0     # a version that may be live
         self.rss = []
 
     def problem(self, text):
@@ -78,7 +71,7 @@ class Soak:
             sampling.update(stop_strings=["e", "zz"])
         if dice.random() < 0.1:
             sampling.update(top_logprobs=3)
-        # A few prompts come again and again: the prefix index has something to find.
+        # A few prompts are repeated, so that the prefix index finds them.
         start, length = dice.randint(0, 5), dice.choice([1, 15, 16, 33, 100, 250])
         return rollout.GenerateGroupRequest(
             run_id="run", group_id=group_id, prompt_token_ids=[3 + (start * 50 + i * 7) % 300 for i in range(length)],
@@ -159,11 +152,11 @@ class Soak:
             count += 1
             try:
                 self.call_once(dice, group_id=number + NUM_CALLERS * count)
-            except Exception as error:  # noqa: BLE001: a thread's failure is the test's
+            except Exception as error:  # noqa: BLE001: a failure of a thread is a failure of the test
                 self.problem(f"caller {number}: {error!r}")
 
     def push(self, version, flip=None):
-        """True when it went live. A version becomes possible before and certain after its commit."""
+        """Returns True if it became live. Before its commit, a version may be live; afterwards, it is."""
         self.pusher.set_data(self.weights[version % NUM_WEIGHTS])
         self.pusher.stage(version, flip)
         self.committing = version
@@ -212,7 +205,7 @@ class Soak:
         threads.append(threading.Thread(target=self.pushes))
         for thread in threads:
             thread.start()
-        # On a busy machine it takes longer until there is something to look at.
+        # On a busy machine, it takes longer until there are results to check.
         slices, most = 20, 20 * 24
         for done in range(most):
             if self.stop.wait(seconds / slices) or (done >= slices and self.has_enough()):
@@ -243,7 +236,7 @@ def test_a_server_under_random_load_leaks_nothing_and_labels_everything(model, p
         assert not soak.problems, (f"seed {SEED}", soak.problems[:5])
         print(dict(soak.outcomes), f"RSS {soak.rss[0] >> 20} to {soak.rss[-1] >> 20} MiB")
 
-        # Everything that was served from one version is what those weights give.
+        # Completions with a single version are those that its weights give.
         version = soak.committing
         assert soak.has_enough(), dict(soak.outcomes)
         for number in range(NUM_WEIGHTS):

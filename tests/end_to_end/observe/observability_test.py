@@ -1,5 +1,5 @@
-"""A real Prometheus reads a run of the pair: its answers are the numbers of metrics.jsonl, promtool finds nothing
-to say about names and help, and every metric that a dashboard, a rule or docs/metrics.md names is there.
+"""A real Prometheus scrapes a run: its answers are the numbers of metrics.jsonl, promtool accepts names and help texts, and
+every metric of a dashboard, a rule or docs/metrics.md exists.
 Needs prometheus and promtool: deploy/setup/install.sh --observability."""
 import json
 import os
@@ -19,14 +19,14 @@ PROMETHEUS = os.environ["TANDEM_PROMETHEUS"]
 PROMTOOL = os.environ["TANDEM_PROMTOOL"]
 SHIPPED = small_run.SOURCE / "deploy" / "observability"
 STEPS = 40
-# Shown only on a device, with a reference model, under TLS, or once the run has raised an alert.
+# These exist only on a device, with a reference model, with TLS, or after an alert of the run.
 SOMETIMES = {"tandem_server_certificate_expiry_timestamp_seconds",
              "tandem_trainer_device_memory_peak_bytes", "tandem_trainer_reference_kl_nats",
              "tandem_trainer_alerts_total", "tandem_rejections_total"}
 
 
 class Prometheus:
-    """A server of its own that scrapes `targets` ({job: [address]}) every tenth of a second."""
+    """A Prometheus that scrapes `targets` ({job: [address]}) every tenth of a second."""
 
     def __init__(self, folder, targets):
         self.address = free_address()
@@ -42,7 +42,7 @@ class Prometheus:
 
     def __enter__(self):
         wait_until(lambda: get(self.address, "/-/ready")[0] == 200, "Prometheus did not come up")
-        # It takes up its targets at the first tick of five seconds, by when a short run could be over.
+        # It starts with its targets after five seconds, when a short run could be over.
         wait_until(lambda: len(self.query("up")) == self.num_targets, "Prometheus does not scrape its targets")
         return self
 
@@ -117,7 +117,7 @@ def test_prometheus_has_the_numbers_of_metrics_jsonl_in_the_order_of_the_steps(w
         place = next((i for i in range(place, STEPS) if wanted[i] == pytest.approx(value, rel=1e-6, abs=1e-12)), None)
         assert place is not None, f"{series} was {value}, which no step from there on has"
     assert len(samples) >= 5, samples
-    if len(set(wanted)) == STEPS:  # a reward may stay at 1 for ever
+    if len(set(wanted)) == STEPS:  # a reward may stay at 1
         assert len({value for _, value in samples}) >= 5, samples
 
 
@@ -132,7 +132,7 @@ def test_counters_add_up_to_the_sums_of_metrics_jsonl(watched):
         for _, value in prometheus.samples(series):
             assert any(value == pytest.approx(total, rel=1e-4, abs=1e-6) for total in sums), (series, value)
         assert prometheus.samples(series)[-1][1] > 0
-    # The last page but for the last steps: staleness of each token, and what servers say they sampled.
+    # The last page, which may lack the last steps: staleness of each token, and the tokens that servers sampled.
     histogram = {}
     for line in steps:
         for age, tokens in line["staleness/histogram"].items():
@@ -168,7 +168,7 @@ def test_no_label_names_a_version_a_request_or_a_prompt(watched):
 
 
 def names_in(text):
-    """Metric names, with what histograms add taken off."""
+    """Metric names without the suffixes of histograms."""
     found = set(re.findall(r"\b(?:tandem|process)_[a-z0-9_]+", text))
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
 
@@ -194,7 +194,7 @@ def test_every_query_of_a_dashboard_gives_an_answer(watched):
             for target in panel["targets"]:
                 query = target["expr"].replace("$__rate_interval", "1h")
                 query = query.replace("$trainer", ".+").replace("$server", ".+")
-                # At the end of the run: a stopped target has no value now.
+                # At the time of the end of the run, because a stopped target has no value now.
                 if not prometheus.query(f"last_over_time(({query})[1h:100ms])"):
                     empty.append(f"{path.stem}: {panel['title']}: {query}")
     assert not empty, "\n".join(empty)

@@ -1,12 +1,9 @@
-"""The observe ports of the real programs: what the probes say and when, and the log that can be followed."""
-import ctypes
+"""The observe ports of the real programs: the answers of the probes over time, and following the log."""
 import http.server
 import os
 import signal
 import subprocess
 import threading
-
-import pytest
 
 import small_run
 
@@ -17,11 +14,6 @@ from stopped_thread import StoppedThread
 from waiting import wait_until
 
 rollout, rollout_grpc, weights, weights_grpc = load_stubs()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 def observing(address, *more):
@@ -46,7 +38,7 @@ def test_a_server_answers_probes_while_its_model_is_being_loaded(model, tmp_path
     for file in model.iterdir():
         if file.name != "config.json":
             (slow / file.name).symlink_to(file)
-    os.mkfifo(slow / "config.json")  # whoever reads it waits for a writer
+    os.mkfifo(slow / "config.json")  # a reader waits for a writer
     address = free_address()
     with subprocess.Popen([str(BIN / "rollout_server"), "--model", str(slow), "--listen", "127.0.0.1:0",
                            *observing(address)], stdout=subprocess.PIPE, text=True) as process:
@@ -55,7 +47,7 @@ def test_a_server_answers_probes_while_its_model_is_being_loaded(model, tmp_path
             assert get(address, "/startupz") == (503, "starting\n")
             assert get(address, "/readyz")[0] == 503
             assert scrape(address)["process_open_fds"] > 0
-            with open(slow / "config.json", "wb") as pipe:  # it reads; who opens the file again finds it
+            with open(slow / "config.json", "wb") as pipe:  # it reads from the file again
                 (slow / "whole").symlink_to(model / "config.json")
                 (slow / "whole").replace(slow / "config.json")
                 pipe.write((model / "config.json").read_bytes())
@@ -98,7 +90,7 @@ def test_a_process_that_is_stopped_as_a_whole_answers_no_probe(model):
         assert get(address, "/livez")[0] == 200
         server.process.send_signal(signal.SIGSTOP)
         try:
-            # As a kubelet's probe, which times out.
+            # Like a probe of a kubelet, which times out.
             wait_until(lambda: get(address, "/livez", timeout=1)[0] == 0, "a stopped process answered")
         finally:
             server.process.send_signal(signal.SIGCONT)
@@ -154,7 +146,7 @@ def test_only_the_first_rank_of_a_host_takes_the_port(model, tmp_path):
     config = small_run.write_config(tmp_path, model, steps=2, observe_listen=observe)
     code, output = small_run.run(config, "--set", "launch.num_ranks=2")
     assert code == 0, output
-    assert output.count("observe port") == 0  # goes to the log files
+    assert output.count("observe port") == 0  # its output goes to the log files
     logs = "".join(path.read_text() for path in (tmp_path / "runs/small/logs").glob("trainer*.log"))
     assert logs.count("observe port") == 1
 

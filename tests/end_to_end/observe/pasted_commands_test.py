@@ -1,8 +1,8 @@
-"""Every ```sh block of README.md and docs/ is run as it stands on the page, a page from top to bottom in one shell, in a
-folder that looks like the source tree after the README's first command: a small random model stands in for SmolLM2, and
-`runs/demo-multiply-1` is there. Filled in: ports, and paths below /tmp. Not as the reader has it: the random model never answers right,
-so the demo and the reader's run files get a reward for letters (SOME_TEXTS), without which `drift replay` has no groups to compare.
-tests/support/python/page_blocks.py has the names of blocks."""
+"""Runs every ```sh block of README.md and docs/ without changes, each page from top to bottom in one shell, in a folder that
+looks like the source tree after the first command of the README. A small random model replaces SmolLM2, and
+`runs/demo-multiply-1` exists. Ports and paths below /tmp are replaced. The random model never answers correctly, so the demo
+and the reader's run files get a reward for letters (SOME_TEXTS); otherwise `drift replay` would have no groups to compare.
+tests/support/python/page_blocks.py explains the names of blocks."""
 import os
 import pathlib
 import re
@@ -23,17 +23,17 @@ PAGES = [page for page in page_blocks.pages(SOURCE)
          if any(block.language == "sh" for block in page_blocks.blocks_of(SOURCE, page))]
 SECONDS = 300
 
-# A reader's make would build first; and `make test` in a test would be that test again.
+# make would build first, and `make test` would run this test again.
 MAKE = """#!/bin/bash
 if [ "$1" = test ]; then exec {make} -n -o configure test; fi
 exec {make} -o setup -o configure -o build "$@"
 """
 
-# A random model neither multiplies nor writes a sentence: a reward that some of its groups differ in.
+# A random model neither multiplies nor writes sentences, so this reward differs within some of its groups.
 SOME_TEXTS = 'format: "(?s).*[eq].*"'
 SOME_REWARDS = "weights: {format: 1}\n    " + SOME_TEXTS
 
-# A background command of a block is up when the ports that the block names answer.
+# A background command of a block has started when the ports that the block names answer.
 WAIT_FOR = 'for port in {ports}; do until (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null; do sleep 0.2; done; done\n'
 
 
@@ -42,7 +42,7 @@ def test_there_are_pages_to_test():
 
 
 def run_yaml_of(page):
-    """The files that yaml blocks of the page are: name -> text."""
+    """The files that the yaml blocks of a page describe: name -> text."""
     files = {}
     for block in page_blocks.blocks_of(SOURCE, page):
         named = re.match(r"# (\S+\.yaml)", block.text)
@@ -58,7 +58,7 @@ def make_tree(folder, model):
     shutil.copytree(SOURCE / "examples", folder / "examples")
     demo_file = folder / "examples" / "demo.yaml"
     demo_file.write_text(demo_file.read_text(encoding="utf-8").replace("weights: {number_answer: 1}", SOME_REWARDS), encoding="utf-8")
-    shutil.copytree(SOURCE / "docs", folder / "docs")  # where figures are drawn anew
+    shutil.copytree(SOURCE / "docs", folder / "docs")  # where figures are drawn again
     (folder / "models").mkdir()
     (folder / "models" / "smollm2-135m-instruct").symlink_to(model)
     (folder / "build" / "release").mkdir(parents=True)
@@ -71,7 +71,7 @@ def make_tree(folder, model):
 
 
 def bash(folder, script, seconds=SECONDS):
-    """Runs it there; what it leaves running ends with it. Returns (exit code, output)."""
+    """Runs a script there and ends the processes that it left. Returns (exit code, output)."""
     environment = {**os.environ, "PATH": f"{folder / 'bin'}:{BIN}:{os.environ['PATH']}", "NO_COLOR": "1"}
     log = folder / "output.txt"
     with open(log, "wb") as output:
@@ -94,7 +94,7 @@ def as_run(line):
     command = line.split(" #")[0].strip()
     if line.rstrip().endswith("# refused"):
         return f"if {command}; then echo 'this was to be refused'; exit 90; fi"
-    # A question to something that is just starting is asked again, as a reader would ask it.
+    # A request to a process that is starting is repeated, as a reader would do.
     if re.match(r"curl |(\S*/)?tandem (status|logs) ", command) and not command.endswith(("\\", "&")):
         return f"until {command}; do sleep 0.5; done"
     return line
@@ -119,13 +119,8 @@ def script_of(page, scratch):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
 def demo(model, tmp_path_factory):
-    """runs/ as the first command of the README leaves it."""
+    """The directory runs/ after the first command of the README."""
     folder = make_tree(tmp_path_factory.mktemp("demo"), model)
     code, output = bash(folder, "make demo")
     assert code == 0, output[-6000:]
@@ -140,7 +135,7 @@ def test_what_a_page_tells_to_paste_works(page, model, demo, tmp_path):
     make_tree(folder, model)
     if page != "README.md":
         shutil.copytree(demo, folder / "runs", symlinks=True)
-    # The reader's own run file and prompts; a page that shows them brings its own.
+    # A run file and prompts for pages that expect the reader's and do not show any.
     for name, text in {**run_yaml_of("docs/replay.md"), **run_yaml_of(page)}.items():
         text = re.sub(r'format: "[^"]*"', SOME_TEXTS, text)
         (folder / name).write_text(text, encoding="utf-8")

@@ -1,5 +1,5 @@
-"""SmolLM2 with a bf16 server and an fp32 trainer at equal weights: the gap between the two processes against
-the gap `transformers` has with itself in bf16, cached decode against full forward, on the same tokens."""
+"""SmolLM2 with a bf16 server and an fp32 trainer at equal weights: the mismatch between the two processes is
+compared with that of `transformers` in bf16 between cached decode and full forward pass on the same tokens."""
 import pytest
 import small_run
 import torch
@@ -9,7 +9,7 @@ MODEL = small_run.SOURCE / "models" / "smollm2-135m-instruct"
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory):
-    """Two groups of 8 completions, sampled by a bf16 server, re-scored by an fp32 trainer."""
+    """Two groups of 8 completions that a bf16 server sampled and an fp32 trainer scored."""
     folder = tmp_path_factory.mktemp("run")
     config = small_run.write_config(folder, MODEL, steps=1, prompts_per_step=2, completions_per_prompt=8,
                                     sampling={"temperature": 1, "max_new_tokens": 16},
@@ -24,7 +24,7 @@ def prompt_ids(tokenizer, group):
 
 
 def own_gap(model, tokenizer, groups):
-    """Mean abs difference of transformers' log-probs: token by token with a cache, and all at once."""
+    """The mean absolute difference of transformers' log-probs between cached decode and full forward pass."""
     gaps = []
     for group in groups:
         prompt = prompt_ids(tokenizer, group)
@@ -54,7 +54,7 @@ def test_the_gap_is_at_most_twice_that_of_transformers_with_itself(groups):
 
 
 def test_the_raw_logprobs_of_the_bf16_server_are_those_of_its_own_weights(groups):
-    """Against transformers in fp32 at the same (bf16) weights: only activations differ."""
+    """Compared with transformers in fp32 with the same (bf16) weights, only activations differ."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     _, rollouts = groups

@@ -1,4 +1,4 @@
-"""Numerics exact through both processes: ten pushes, and never a bit between the engine and the trainer."""
+"""Exact numerics in both processes: over ten pushes, engine and trainer compute the same bits."""
 import json
 
 import pytest
@@ -33,7 +33,7 @@ def test_ten_steps_report_a_delta_of_exactly_zero(model, dtype, tmp_path):
     assert card["trainer"]["numerics"] == "exact"
     assert [server["numerics"] for server in card["servers"]] == ["exact"]
     assert card["servers"][0]["instruction_set"] == card["trainer"]["instruction_set"] != ""
-    # The weights moved, by dithered casts where the server is bf16.
+    # The weights changed, with dithered casts if the server is bf16.
     assert all(step["push/changed_share"] > 0 for step in steps)
     for step in (1, 10):
         for group in small_run.rollouts(tmp_path, step):

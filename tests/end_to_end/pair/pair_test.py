@@ -1,13 +1,8 @@
-"""Both processes over gRPC: do they run the same model, and is a push that was skipped found out?"""
+"""Both processes over gRPC: they run the same model, and a skipped push is detected."""
 import math
 
 import pytest
 import small_run
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 def test_both_sides_agree_in_fp32_at_every_version(model, tmp_path):
@@ -19,7 +14,7 @@ def test_both_sides_agree_in_fp32_at_every_version(model, tmp_path):
         assert step["drift/num_tokens"] > 0
         assert step["drift/mean_abs_delta"] <= 1e-5, step["step"]
         assert step["staleness/max"] == 0
-    # The weights really moved: the agreement is not that of a model that never changes.
+    # The weights changed, so the agreement is not that of a constant model.
     assert [step["push/version"] for step in steps] == [1, 2, 3]
     assert all(step["push/changed_share"] > 0.5 for step in steps)
     assert all(step["optimizer/grad_norm"] > 0 for step in steps)
@@ -60,7 +55,7 @@ def test_a_skipped_push_stops_the_run_and_names_the_reason(model, tmp_path):
     code, output = small_run.run(config)
     assert code == 6, output
     assert "version" in output and "127.0.0.1" in output
-    assert len(small_run.steps(tmp_path)) == 1  # nothing was trained on the stale server
+    assert len(small_run.steps(tmp_path)) == 1  # no group of the stale server was trained on
 
 
 def test_a_run_that_was_stopped_goes_on_bitwise(model, tmp_path):

@@ -1,11 +1,6 @@
-"""trainer.metrics.peer_names in whole runs: drift under the names of other systems."""
+"""trainer.metrics.peer_names in complete runs: drift metrics with the names of other systems."""
 import pytest
 import small_run
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 def run(folder, model, peers, **trainer):

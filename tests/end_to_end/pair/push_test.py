@@ -1,53 +1,26 @@
-"""A weight push into the real server binary while it generates: spans, digests, and what is served after."""
-import os
-import subprocess
-import sys
-
+"""A weight push to the real server while it generates: spans, digests, and completions afterwards."""
 import grpc
 import pytest
-from grpc_tools import protoc
 
-SOURCE = os.environ["TANDEM_SOURCE"]
-from rollout_client import as_caller
-from rollout_client import history_arguments
+from rollout_client import Server, load_stubs
 from weight_pusher import WeightPusher, tensor_bytes
 
-SERVER = os.path.join(os.environ["TANDEM_BIN"], "rollout_server")
-
 
 @pytest.fixture(scope="module")
-def stubs(tmp_path_factory):
-    out = str(tmp_path_factory.mktemp("stubs"))
-    arguments = ["protoc", f"-I{SOURCE}", f"--python_out={out}", f"--grpc_python_out={out}"]
-    protos = [f"{SOURCE}/proto/{name}.proto" for name in ("rollout", "weights")]
-    assert protoc.main([*arguments, *protos]) == 0
-    sys.path.insert(0, out)
-    from proto import rollout_pb2, rollout_pb2_grpc, weights_pb2, weights_pb2_grpc
-    return rollout_pb2, rollout_pb2_grpc, weights_pb2, weights_pb2_grpc
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    directory = str(tmp_path_factory.mktemp("model"))
-    subprocess.run([sys.executable, f"{SOURCE}/tests/parity/make_models.py", "--kind", "llama",
-                    "--vocab-size", "354", "--out", directory], check=True, timeout=120)
-    return directory
+def stubs():
+    return load_stubs()
 
 
 @pytest.fixture
 def channel(model):
-    process = subprocess.Popen([SERVER, "--model", model, "--listen", "127.0.0.1:0", "--dtype",
-                                "fp32", *history_arguments()], stdout=subprocess.PIPE, text=True)
-    line = process.stdout.readline()
-    assert line.startswith("listening on "), (line, process.poll())
-    with as_caller(grpc.insecure_channel(line.split()[-1])) as opened:
-        yield opened
-    process.terminate()
-    assert process.wait(timeout=120) == 0
+    with Server(model, "--dtype", "fp32") as server:
+        yield server.channel
+        server.process.terminate()
+        assert server.process.wait(timeout=120) == 0
 
 
 def sample(rollout, pb, group_id):
-    """Starts a group whose result depends on its seed alone; returns the stream."""
+    """Starts a group whose result depends only on its seed, and returns the stream."""
     sampling = pb.SamplingParams(temperature=1, max_new_tokens=500, seed=3, ignore_eos=True)
     return rollout.GenerateGroup(pb.GenerateGroupRequest(
         run_id="run", group_id=group_id, prompt_token_ids=[5, 6, 7], num_completions=4,
@@ -63,7 +36,7 @@ def versions_of(completion):
 
 
 def commit_while_sampling(rollout, rollout_pb, pusher, version):
-    """Commits `version` once the group has tokens; returns the group's completions."""
+    """Commits `version` when the group has tokens, and returns the completions of the group."""
     def sampled():
         return rollout.GetInfo(rollout_pb.GetInfoRequest(), timeout=120).num_tokens_sampled
 
@@ -84,7 +57,7 @@ def test_a_commit_in_mid_generation_labels_the_tokens_after_it(channel, stubs, m
     rollout_pb, rollout_grpc, weights_pb, weights_grpc = stubs
     rollout = rollout_grpc.RolloutServiceStub(channel)
     pusher = WeightPusher(weights_grpc.WeightServiceStub(channel), weights_pb, tensor_bytes(model))
-    for version in range(1, 9):  # on a busy machine a group may end before the pause reaches it
+    for version in range(1, 9):  # on a busy machine, a group may end before the pause
         completions = commit_while_sampling(rollout, rollout_pb, pusher, version)
         if versions_of(completions[0]) == [version - 1, version]:
             break
@@ -92,7 +65,7 @@ def test_a_commit_in_mid_generation_labels_the_tokens_after_it(channel, stubs, m
         assert versions_of(completion) == [version - 1, version]
         assert sum(s.num_tokens for s in completion.version_spans) == 500
         assert len(completion.token_ids) == 500
-    # The same bytes were pushed, so a fresh group with the same seed draws the same tokens.
+    # The same bytes were pushed, so a new group with the same seed gets the same tokens.
     fresh = completions_of(sample(rollout, rollout_pb, group_id=1000))
     for index, completion in completions.items():
         assert list(fresh[index].token_ids) == list(completion.token_ids)

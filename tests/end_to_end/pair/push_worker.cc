@@ -1,13 +1,16 @@
-// The trainer's side of weight pushes as a process of its own, for push_faults_test.py.
+// The trainer's side of weight pushes as a program, for push_faults_test.py.
 //
 //   push_worker MODEL TRANSPORT DELTA DEADLINE_SECONDS SECRET ADDRESS...
 //
-// MODEL is the directory that the servers serve in bf16, SECRET what makes it the same run as the
-// process before. Commands on standard input, a JSON line
-// for each on standard output:
-//   claim I        takes server I over; it gets the versions from the next push on
-//   push V         sends version V (the same weights for the same V) to who is claimed; who fails
-//   is out verify         proof of delivery of those end            gives all back
+// MODEL is the directory of the model that the servers serve in bf16. A process with the SECRET of
+// an earlier one counts as the same run. It reads commands from standard input and answers each
+// with a JSON line on standard output:
+//
+//   claim I   claims server I, which gets versions from the next push on
+//   push V    pushes version V to the claimed servers; the same V has the same weights. A server
+//             whose push fails is no longer claimed
+//   verify    proves the delivery to the claimed servers
+//   end       releases all servers
 #include <unistd.h>
 
 #include <cstring>
@@ -43,7 +46,8 @@ std::vector<HostTensor> ReadBf16(const std::string& directory) {
   return weights;
 }
 
-// The model's weights with every 37th element, from one that the version says, moved by a unit.
+// The weights of the model in which every 37th element, starting at one that depends on the
+// version, is changed in its lowest bit.
 std::vector<HostTensor> WeightsOf(const std::vector<HostTensor>& model, int64_t version) {
   std::vector<HostTensor> weights = model;
   for (HostTensor& tensor : weights) {
@@ -114,7 +118,7 @@ int Run(int argc, char** argv) {
   options.transport = std::string(argv[2]) == "stream" ? trainer::PushTransport::kStream
                                                        : trainer::PushTransport::kCollective;
   options.delta = std::string(argv[3]) == "delta";
-  options.group.bucket_bytes = 1 << 20;  // many: a kill in mid-push finds some sent and some not
+  options.group.bucket_bytes = 1 << 20;  // many, so that a kill finds some of them sent
   if (!absl::SimpleAtod(argv[4], &options.group.deadline_seconds)) return 2;
   options.timeout_seconds = options.group.deadline_seconds;
   std::vector<HostTensor> model = ReadBf16(argv[1]);

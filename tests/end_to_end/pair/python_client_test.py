@@ -1,4 +1,4 @@
-"""examples/python_client.py against the real server binary, and the binary's own manners."""
+"""examples/python_client.py with the real server, and the server's behaviour at start and end."""
 import os
 import signal
 import subprocess
@@ -6,16 +6,15 @@ import sys
 
 import pytest
 
+import small_run
+
 SOURCE = os.environ["TANDEM_SOURCE"]
 SERVER = os.path.join(os.environ["TANDEM_BIN"], "rollout_server")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    directory = str(tmp_path_factory.mktemp("model"))
-    subprocess.run([sys.executable, f"{SOURCE}/tests/parity/make_models.py", "--kind", "qwen3",
-                    "--vocab-size", "354", "--out", directory], check=True, timeout=120)
-    return directory
+    return str(small_run.make_model(tmp_path_factory.mktemp("model"), kind="qwen3"))
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def server(model, tmp_path):
     process = subprocess.Popen(
         [SERVER, "--model", model, "--listen", "127.0.0.1:0", "--dtype", "fp32",
          "--port-file", str(tmp_path / "port")], stdout=subprocess.PIPE, text=True)
-    line = process.stdout.readline()  # the server prints it or ends
+    line = process.stdout.readline()  # the server prints the address or ends
     assert line.startswith("listening on 127.0.0.1:"), (line, process.poll())
     yield process, line.split()[-1]
     if process.poll() is None:
@@ -68,7 +67,7 @@ def test_a_missing_model_has_its_own_exit_code(tmp_path):
     assert "config.json" in done.stderr
 
 
-def test_an_unknown_knob_is_refused_with_its_name(tmp_path):
+def test_an_unknown_option_is_refused_with_its_name(tmp_path):
     done = run_server("--model", "m", "--set", "server.max_queued_group=3")
     assert done.returncode == 2
     assert "max_queued_groups" in done.stderr

@@ -1,5 +1,5 @@
-"""Spans of a run, read with OpenTelemetry's own messages: every line is an ExportTraceServiceRequest, and what a
-server did for a call stands under the trainer's span of that call."""
+"""Spans of a run, parsed with OpenTelemetry's messages: every line is an ExportTraceServiceRequest, and the spans of a server
+are children of the trainer's span of the same call."""
 import base64
 import collections
 import json
@@ -15,7 +15,7 @@ STEPS = 3
 
 
 def with_base64_ids(value):
-    """OTLP's JSON has ids in hex, where protobuf's has all bytes in base64."""
+    """OTLP's JSON has ids in hex, while protobuf's JSON has all bytes in base64."""
     if isinstance(value, list):
         return [with_base64_ids(item) for item in value]
     if not isinstance(value, dict):
@@ -98,7 +98,7 @@ def test_a_servers_group_is_under_the_trainers_call(spans):
         assert (call.kind, group.kind) == (Span.SPAN_KIND_CLIENT, Span.SPAN_KIND_SERVER)
         assert attribute(call, "tandem.group_id") == attribute(group, "tandem.group_id")
         assert attribute(group, "tandem.num_completions") == 4
-        assert call.start_time_unix_nano <= group.start_time_unix_nano  # one machine, one clock
+        assert call.start_time_unix_nano <= group.start_time_unix_nano  # both processes have the same clock
         assert group.end_time_unix_nano <= call.end_time_unix_nano
         parts = {span.name: span for span in spans["tandem-rollout-server"] if span.parent_span_id == group.span_id}
         assert set(parts) == {"queue", "prefill", "decode"}

@@ -1,22 +1,15 @@
-"""A completion depends on weights, prompt, sampling, seed and index: not on how many servers share the work, nor on
-how each of them is set."""
+"""A completion depends only on weights, prompt, sampling, seed and index, and not on the number of servers and their
+settings."""
 import array
 import concurrent.futures
 import contextlib
 
 import pytest
 
-import small_run
-
 from rollout_client import Server, load_stubs
 
 rollout, rollout_grpc, _, _ = load_stubs()
 NUM_GROUPS, MEMBERS = 12, 6
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
 def ask(server, group):
@@ -26,17 +19,17 @@ def ask(server, group):
         sampling=rollout.SamplingParams(temperature=0.9, top_p=0.95, max_new_tokens=20 + group, seed=group * 7 + 1))
     answers = rollout_grpc.RolloutServiceStub(server.channel).GenerateGroup(request, timeout=120)
     completions = [answer.completion for answer in answers if answer.HasField("completion")]
-    # Bytes, not numbers: equal means equal to the last bit.
+    # Bytes instead of numbers, so that equal means equal bits.
     return {c.index: [array.array(kind, values).tobytes() for kind, values in
                       (("i", c.token_ids), ("f", c.behaviour_logprobs), ("f", c.entropies))] for c in completions}
 
 
-def knobs(**engine):
+def engine_flags(**engine):
     return [part for name, value in engine.items() for part in ("--set", f"server.engine.{name}={value}")]
 
 
 def ask_all(servers):
-    """Group g goes to server g mod n, all at once; returns the groups by number."""
+    """Sends all groups at once, group g to server g mod n. Returns the groups by number."""
     with concurrent.futures.ThreadPoolExecutor(NUM_GROUPS) as pool:
         return list(pool.map(lambda g: ask(servers[g % len(servers)], g), range(NUM_GROUPS)))
 
@@ -50,8 +43,8 @@ def test_one_server_or_two_give_the_same_bits(model, dtype):
         want = ask_all([alone])
     assert all(len(group) == MEMBERS for group in want)
     with contextlib.ExitStack() as stack:
-        small = serve(*knobs(num_threads=1, max_step_tokens=64, max_batch_sequences=7))
-        plain = serve(*knobs(num_threads=2, prefix_cache="false", kv_capacity_tokens=1536))
+        small = serve(*engine_flags(num_threads=1, max_step_tokens=64, max_batch_sequences=7))
+        plain = serve(*engine_flags(num_threads=2, prefix_cache="false", kv_capacity_tokens=1536))
         pair = [stack.enter_context(small), stack.enter_context(plain)]
         assert ask_all(pair) == want
         assert ask_all(pair[::-1]) == want

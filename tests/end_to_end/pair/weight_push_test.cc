@@ -1,5 +1,5 @@
-// The weight push as a trainer makes it, into real servers over real gRPC and Gloo: one suite for
-// both transports, with and without deltas. The servers' engine is scripted; everything else is
+// Weight pushes of a trainer to real servers over real gRPC and Gloo, with one suite for both
+// transports, with and without deltas. The engine of the servers is scripted; everything else is
 // real.
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ using trainer::ServerPool;
 using trainer::ServerPush;
 using trainer::WeightPublisher;
 
-// Tensors of some sizes, none of a multiple of the bucket's.
+// Tensors of several sizes, none of them a multiple of the bucket size.
 std::vector<TensorSpec> Specs() {
   return {{"embed", DType::kBF16, {300, 257}},
           {"norm", DType::kF32, {5}},
@@ -41,7 +41,7 @@ int64_t DenseBytes() {
   return sum;
 }
 
-// Weights whose bytes stay writable, to damage them.
+// Weights whose bytes stay writable, so that a test can damage them.
 struct Weights {
   std::vector<std::shared_ptr<std::vector<std::byte>>> bytes;
 
@@ -62,7 +62,7 @@ Weights Zeros() {
   return weights;
 }
 
-// `before` with one element in `every` moved by one unit in the last place.
+// `before` with every `every`-th element changed in its lowest bit.
 Weights Moved(const Weights& before, int64_t every) {
   Weights weights;
   const std::vector<TensorSpec> specs = Specs();
@@ -80,12 +80,12 @@ Weights Moved(const Weights& before, int64_t every) {
   return weights;
 }
 
-// A real server of zeros.
+// A real server whose weights are zero.
 class Server {
  public:
   Server() { Start("127.0.0.1:0"); }
-  // Weights may arrive in its engine's memory; a bit of tensor `flip_in` is flipped there, -1:
-  // none.
+  // Weights may arrive in the memory of its engine, where a bit of tensor `flip_in` is flipped (-1:
+  // none).
   explicit Server(int flip_in) : weights_arrive_(true), flip_in_(flip_in) { Start("127.0.0.1:0"); }
 
   void Start(const std::string& listen) {
@@ -102,7 +102,7 @@ class Server {
     server_ = *std::move(made);
     address_ = server_->address();
   }
-  // As a server that went away and came back on its port.
+  // Like a server that ended and was restarted on its port.
   void Restart() {
     Stop();
     Start(address_);
@@ -165,7 +165,7 @@ class WeightPushTest : public ::testing::TestWithParam<Kind> {
     return publisher_->Publish(servers);
   }
 
-  // Delivered as this transport delivers, and proven.
+  // Delivers with this transport, and proves the delivery.
   void ExpectDelivered(const ServerPush& push, bool is_delta) {
     EXPECT_THAT(push.status, IsOk());
     EXPECT_EQ(push.over_group, over_group());
@@ -188,7 +188,8 @@ TEST_P(WeightPushTest, EveryServerGetsEveryVersionAndProvesIt) {
   for (int64_t version = 1; version <= 4; ++version) {
     weights = Moved(weights, 40);
     for (const ServerPush& push : Publish(version, weights, {0, 1})) {
-      // Nobody holds the bytes of what it loaded itself.
+      // No process has the bytes of the weights that the server loaded, so there is no base for a
+      // delta.
       ExpectDelivered(push, GetParam().delta && version > 1);
     }
   }
@@ -201,7 +202,7 @@ TEST_P(WeightPushTest, ADeltaIsOfTheChangedElementsAndItsResultIsProven) {
   EXPECT_EQ(Publish(1, first, {0})[0].bytes, DenseBytes());
   const ServerPush push = Publish(2, Moved(first, 40), {0})[0];
   ExpectDelivered(push, GetParam().delta);
-  // Two bytes for every fortieth element, of two bytes each.
+  // Two bytes for every fortieth element, which has two bytes.
   const int64_t changed = (300 * 257 + 39) / 40 + 1 + (70'001 + 39) / 40;
   EXPECT_EQ(push.bytes, GetParam().delta ? 2 * changed : DenseBytes());
 }
@@ -238,7 +239,7 @@ TEST_P(WeightPushTest, AServerThatComesLateGetsAllAndTheNextPushIsForEverybody) 
 TEST_P(WeightPushTest, AServerThatIsNotOnLoopbackJoinsAndTheOthersStay) {
   const auto servers = Servers(2);
   const std::string& second = servers[1]->address();
-  // 127.0.0.1 by a name of which nobody knows that it is.
+  // A name of 127.0.0.1 that does not look like a loopback address.
   Connect({servers[0]->address(), "[::ffff:127.0.0.1]" + second.substr(second.rfind(':'))});
   Weights weights = Moved(Zeros(), 7);
   ExpectDelivered(Publish(1, weights, {0})[0], false);
@@ -279,7 +280,8 @@ TEST_P(WeightPushTest, AServerStartedAnewIsClaimedAnewAndGetsAll) {
   Claim(0);
   weights = Moved(weights, 7);
   for (const ServerPush& push : Publish(2, weights, {0, 1})) {
-    // One dense push serves both through the group; the stream asks each what it holds.
+    // With the group, one dense push serves both servers. The stream asks each server for its
+    // version.
     ExpectDelivered(push, GetParam().delta && !over_group() && push.server == 1);
   }
 }
@@ -289,10 +291,10 @@ TEST_P(WeightPushTest, ADamagedByteIsFoundAndTheVersionBeforeServes) {
   ConnectAll(servers);
   const Weights first = Moved(Zeros(), 1);
   Publish(1, first, {0, 1});
-  // All of it changed, so that w travels dense in a delta push too.
+  // All elements change, so that w is sent dense even in a delta push.
   const Weights second = Moved(first, 1);
   ASSERT_THAT(publisher_->SetWeights({2}, second.tensors()), IsOk());
-  // After the digests were made.
+  // After the digests were computed.
   (*second.bytes[2])[12'345] ^= std::byte{1};
   for (const ServerPush& push : publisher_->Publish({0, 1})) {
     EXPECT_THAT(push.status, FailsWith(absl::StatusCode::kDataLoss, "digest of w is"));
@@ -309,7 +311,7 @@ TEST_P(WeightPushTest, AnotherEpochTakesTheServersOver) {
   const auto servers = Servers(2);
   ConnectAll(servers);
   Publish(5, Moved(Zeros(), 3), {0, 1});
-  ConnectAll(servers);  // the same run, resumed; the publisher before gave the servers back
+  ConnectAll(servers);  // the same run after a resume; the previous publisher released the servers
   for (const ServerPush& push : Publish(4, Moved(Zeros(), 5), {0, 1})) ExpectDelivered(push, false);
 }
 
@@ -335,8 +337,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, WeightPushTest,
                                            Kind{PushTransport::kCollective, true}),
                          ::testing::PrintToStringParamName());
 
-// Makes buckets of weights anew, as a device does; its memory is the host's, which is what a group
-// over Gloo works on: the same code sends from memory of a GPU over NCCL.
+// Makes buckets of weights in memory of its own, as a device does. It is host memory, because
+// groups over Gloo use that. The same code sends from GPU memory over NCCL.
 class MadeBuckets : public trainer::BucketSource {
  public:
   explicit MadeBuckets(const Weights& weights) : tensors_(weights.tensors()) {}
@@ -344,24 +346,24 @@ class MadeBuckets : public trainer::BucketSource {
   Device memory() const override { return Device::kCpu; }
   absl::StatusOr<std::span<std::byte>> Fill(size_t place, const Bucket& bucket) override {
     if (fail_at > 0 && ++num_filled == fail_at) return absl::InternalError("the device failed");
-    std::vector<std::byte>& room = rooms_[place];
-    room.clear();
+    std::vector<std::byte>& buffer = buffers_[place];
+    buffer.clear();
     for (const BucketSlice& slice : bucket.slices) {
       const auto from = tensors_[static_cast<size_t>(slice.tensor)].bytes.subspan(
           static_cast<size_t>(slice.offset), static_cast<size_t>(slice.length));
-      room.insert(room.end(), from.begin(), from.end());
+      buffer.insert(buffer.end(), from.begin(), from.end());
     }
-    return std::span(room);
+    return std::span(buffer);
   }
 
   int fail_at = 0, num_filled = 0;  // 0: never
 
  private:
   const std::vector<HostTensor> tensors_;
-  std::array<std::vector<std::byte>, 2> rooms_;
+  std::array<std::vector<std::byte>, 2> buffers_;
 };
 
-// From where the trainer makes them to where the engine serves them from.
+// From the memory in which the trainer makes the weights to the memory of the engine.
 class OnDevicePushTest : public ::testing::Test {
  protected:
   void Connect(const std::vector<Server*>& servers,
@@ -369,7 +371,7 @@ class OnDevicePushTest : public ::testing::Test {
     trainer::WeightPublisherOptions options;
     options.transport = transport;
     options.max_attempts = 2;
-    options.group.bucket_bytes = (1 << 16) + 3;  // no multiple of an element
+    options.group.bucket_bytes = (1 << 16) + 3;  // not a multiple of the element size
     std::vector<std::string> addresses;
     for (const Server* const server : servers) addresses.push_back(server->address());
     publisher_.reset();
@@ -427,14 +429,14 @@ TEST_F(OnDevicePushTest, AFlippedBitIsFoundThereAndTheServerGetsTheStreamInTheSa
   ExpectDelivered(pushes[1], /*on_device=*/false, /*over_group=*/false);
 }
 
-// One that serves from host memory: all get their buckets there.
+// If one server uses host memory, all get their buckets there.
 TEST_F(OnDevicePushTest, TheGroupGoesThroughTheHostWhereOneServerHasNoPlaceOnADevice) {
   Server able(-1), unable;
   Connect({&able, &unable});
   Weights weights = Moved(Zeros(), 7);
   for (const ServerPush& push : Publish(1, weights, {0, 1})) ExpectDelivered(push, false);
   weights = Moved(weights, 7);
-  // The choice is that of a group: without the one it is another.
+  // The choice is made per group, so without that server it is different.
   ExpectDelivered(Publish(2, weights, {0})[0], /*on_device=*/true);
   weights = Moved(weights, 7);
   for (const ServerPush& push : Publish(3, weights, {0, 1})) ExpectDelivered(push, false);
@@ -473,7 +475,7 @@ TEST_F(OnDevicePushTest, ADeviceThatFailsInMidPushLeavesTheStream) {
   for (const ServerPush& push : Publish(2, weights, {0, 1})) ExpectDelivered(push, true);
 }
 
-// The device made other bytes than the host's cast, of which the digests are.
+// The device made other bytes than the cast on the host, from which the digests are.
 TEST_F(OnDevicePushTest, BucketsOfOtherWeightsThanThePublishedOnesAreNotServed) {
   Server server(-1);
   Connect({&server});

@@ -1,7 +1,7 @@
 """Checks the guarantees G1 to G4 (docs/dev/guarantees.md) on the histories that the processes of a run wrote
 (docs/run_directory.md). It shares no code with the programs that it checks.
 
-    python check_history.py DIRECTORY...       exit code 0: nothing is wrong; 1: what is wrong, one line each;
+    python check_history.py DIRECTORY...       exit code 0: no violations; 1: violations, one per line;
                                                 2: there is no history to check
 """
 import collections
@@ -14,7 +14,7 @@ import sys
 @dataclasses.dataclass(frozen=True)
 class Violation:
     guarantee: str  # "G1" to "G4"
-    where: str      # the file that shows it
+    where: str      # the file with the violation
     text: str
 
     def __str__(self):
@@ -30,11 +30,11 @@ class Process:
 
 
 class NoHistory(Exception):
-    """What was named holds no history: to say "nothing is wrong" of it would be false."""
+    """A directory has no history, so that the result "no violations" would be wrong."""
 
 
 def read(path):
-    """A process that was killed may have left half a line at the end; no other line may be broken."""
+    """Reads a history. The last line may be incomplete, because the process was killed; no other line may be."""
     text = path.read_text(encoding="utf-8")
     events = []
     for number, line in enumerate(text[:text.rfind("\n") + 1].splitlines(), 1):
@@ -57,7 +57,7 @@ class Server:
     def __init__(self, process, report):
         self.process, self.report = process, report
         self.address, self.in_flight = None, None
-        self.installs = []                  # versions, in order; the first is that of the directory
+        self.installs = []                  # versions in order; the first is that of the model directory
         self.floor = None                   # the version that the next install of this epoch must exceed
         self.epoch, self.run_id = 0, ""
         self.digests = {}                   # (epoch, version) -> digest of the live weights
@@ -79,7 +79,7 @@ class Server:
     def on_epoch(self, event):
         owner, before = (event["epoch"], event["run_id"]), (self.epoch, self.run_id)
         if owner == before:
-            return  # its lease had ended: the run takes it back, and versions go on rising
+            return  # its lease had ended; the run claims it again, and versions continue to rise
         if event["epoch"] <= self.epoch:
             self.wrong("G2", f"epoch {event['epoch']} of run '{event['run_id']}' begins after epoch {self.epoch} of run "
                              f"'{self.run_id}'")
@@ -116,8 +116,8 @@ class Server:
                              f"its first token is of install {first}")
 
     def first_install_of(self, spans, stopped_early):
-        """Which install made the weights that drew the first token; None where no order of installs fits the labels.
-        The last token of a completion that ended by itself is of the live weights."""
+        """The index of the install whose weights sampled the first token, or None if no order of installs matches the labels.
+        The last token of a completion that ended by itself is from the live weights."""
         place = len(self.installs)
         for number, (version, _) in enumerate(reversed(spans)):
             place -= 1
@@ -135,36 +135,36 @@ def check_labels(spans, tokens, wrong):
 
 
 class Run:
-    """One run over all the processes of its trainer, in the order in which they began."""
+    """One run with all the processes of its trainer, in the order of their starts."""
 
     def __init__(self, run_id, servers, report):
         self.run_id, self.report = run_id, report
-        self.servers = collections.defaultdict(list)  # address -> servers, of which one came after the other
+        self.servers = collections.defaultdict(list)  # address -> servers that ran one after the other
         for server in servers:
             self.servers[server.address].append(server)
-        self.outcomes = {}  # group -> (what became of it, train step), of what the weights still know
+        self.outcomes = {}  # group -> (outcome, train step), for steps that the weights include
 
     def wrong(self, guarantee, text):
         self.report.violations.append(Violation(guarantee, self.process.name, text))
 
     def add(self, process):
         self.process = process
-        self.asked = {}      # group -> the least version it may be drawn from
+        self.asked = {}      # group -> the least version from which it may be sampled
         self.received = {}   # group -> oldest version
         self.offered = collections.defaultdict(set)  # server -> versions that were sent to it
         for event in process.events:
             handler = getattr(self, "on_" + event["event"], None)
-            if handler is not None:  # other kinds of events.jsonl say nothing of groups or weights
+            if handler is not None:  # other kinds of events.jsonl do not concern groups or weights
                 handler(event)
 
     def on_began(self, event):
         self.size, self.members = event["groups_per_step"], event["num_completions"]
         self.bound, self.version = event["max_staleness"], event["version"]
-        self.block = event["first_group"] // self.size  # of groups, that the next step is made of
+        self.block = event["first_group"] // self.size  # the block of groups for the next step
         for group, (what, step) in sorted(self.outcomes.items()):
             again = group >= event["first_group"]
             if step > self.version and again:
-                del self.outcomes[group]  # the weights that knew of it are gone
+                del self.outcomes[group]  # the weights that included it are gone
             elif step <= self.version and again:
                 self.wrong("G1", f"group {group} was {what} in step {step}, and the checkpoint of step {self.version} "
                                  "asks for it again")
@@ -260,7 +260,7 @@ class Run:
         server, version, digest = event["server"], event["version"], event["digest"]
         self.offered[server].add(version)
         known = self.servers.get(server, [])
-        if event["form"] == "none":  # it ran the very weights before
+        if event["form"] == "none":  # it already had these weights
             there = any(digest in served.digests.values() for served in known)
         else:
             there = any(served.digests.get((event["epoch"], version)) == digest for served in known)
@@ -273,8 +273,8 @@ class Run:
 class Report:
     violations: list = dataclasses.field(default_factory=list)
     processes: int = 0
-    completions: int = 0  # drawn by servers
-    trained: int = 0      # groups, also those that a resume took back
+    completions: int = 0  # sampled by servers
+    trained: int = 0      # groups, including those that a resume repeats
     pushes: int = 0
 
 

@@ -1,5 +1,5 @@
-"""Ports for programs that have to be told theirs. Below those the kernel gives to connections: one of these could be taken
-between the question and the answer, even by the very connection that looks for its listener."""
+"""Ports for programs that must be told their port. They are below the range from which the kernel picks ports for connections,
+because such a port could be taken before the program listens, even by a connection to that program."""
 import pathlib
 import random
 import socket
@@ -17,7 +17,7 @@ def _is_free(port):
 
 
 def free_ports(count):
-    """Neighbouring ones."""
+    """`count` neighbouring ports."""
     low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     end = low if low > LEAST + 1000 else 60000
     for _ in range(1000):

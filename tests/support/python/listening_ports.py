@@ -1,4 +1,4 @@
-"""Which TCP ports a process and its children listen on, as the kernel tells (/proc): a port scan that misses none."""
+"""The TCP ports on which a process and its children listen, according to the kernel (/proc), so that none is missed."""
 import pathlib
 import socket
 import struct
@@ -11,7 +11,7 @@ def _sockets(pid):
     for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:
             target = str(link.readlink())
-        except OSError:  # closed meanwhile
+        except OSError:  # it was closed meanwhile
             continue
         if target.startswith("socket:["):
             found.add(target[len("socket:["):-1])
@@ -21,7 +21,7 @@ def _sockets(pid):
 def _address(text, family):
     host, port = text.split(":")
     words = struct.pack(f"={len(host) // 8}I", *(int(host[i:i + 8], 16) for i in range(0, len(host), 8)))
-    # gRPC opens its IPv4 ports through the other family.
+    # gRPC opens IPv4 ports with IPv6 sockets.
     host = socket.inet_ntop(family, words).removeprefix("::ffff:")
     return f"{host}:{int(port, 16)}"
 
@@ -43,7 +43,7 @@ def _children(pid):
 
 
 def listening(pid):
-    """[(name of the program, its addresses)] of `pid` and all below it."""
+    """[(name of the program, its addresses)] of `pid` and its descendants."""
     found = [(pathlib.Path(f"/proc/{pid}/exe").resolve().name, _listening_of(pid))]
     for child in _children(pid):
         found += listening(child)

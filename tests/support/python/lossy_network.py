@@ -1,5 +1,5 @@
-"""Runs a command in a network of its own that loses packets: what it sends to 10.9.0.2 comes back to 10.9.0.1 and the other way
-round, through a TUN device whose other end drops some of them. Real TCP with real losses, without the kernel's netem.
+"""Runs a command in a separate network that loses packets. A TUN device returns packets to 10.9.0.2 as packets to 10.9.0.1 and
+vice versa, and drops some of them. So TCP has real losses, without the kernel's netem.
 
     unshare -rn python lossy_network.py LOSS SEED COUNT_FILE -- COMMAND...
 
@@ -33,7 +33,7 @@ def bring_up(name, address=None):
 
 
 def swap_addresses(packet):
-    """Source and destination of an IPv4 packet; its checksums, which are sums over both, stay right."""
+    """Swaps source and destination of an IPv4 packet. Its checksums are sums over both, so they remain correct."""
     return packet[:12] + packet[16:20] + packet[12:16] + packet[20:]
 
 

@@ -1,11 +1,11 @@
-"""Observe ports as a client sees them: probes, pages, and the text form of Prometheus."""
+"""A client of observe ports: probes, pages, and Prometheus text format."""
 import re
 import urllib.error
 import urllib.request
 
 
 def get(address, path, timeout=10, method="GET"):
-    """(status code, body); (0, reason) while nobody answers."""
+    """(status code, body), or (0, reason) if there is no answer."""
     request = urllib.request.Request(f"http://{address}{path}", method=method)
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
@@ -17,13 +17,13 @@ def get(address, path, timeout=10, method="GET"):
 
 
 def parse(page):
-    """{series: value}, labels included in the name as they are written."""
+    """{series: value}. Labels are a part of the name."""
     return {name: float(value) for name, value in
             (line.rsplit(" ", 1) for line in page.splitlines() if line and line[0] != "#")}
 
 
 def scrape(address):
-    """parse() of /metrics, or nothing while nobody listens."""
+    """parse() of /metrics, or {} if there is no answer."""
     code, page = get(address, "/metrics")
     return parse(page) if code == 200 else {}
 

@@ -1,6 +1,6 @@
-"""A Slurm of one node on this machine, from the distribution's packages: a controller and a node on free ports,
-without authentication, in a folder of its own. Needs root, as slurmd does. The node claims more CPUs than there may be,
-memory that steps are charged for, and four GPUs (which are /dev/null and the like)."""
+"""A Slurm of one node on this machine, from the packages of the distribution: a controller and a node on free ports, without
+authentication, in a separate folder. Needs root, because slurmd does. The node may claim more CPUs than the machine has. It
+also has memory that is assigned to steps, and four GPUs (/dev/null and similar devices)."""
 import os
 import pathlib
 import signal
@@ -46,7 +46,7 @@ GPUS = "".join(f"Name=gpu File=/dev/{device}\n" for device in ("null", "zero", "
 
 
 class OneNodeSlurm:
-    """Use as a context manager; `run` calls one of Slurm's programs in it."""
+    """Use it as a context manager. `run` calls a program of Slurm with its configuration."""
 
     def __init__(self, folder, cpus=8):
         self.folder = pathlib.Path(folder)
@@ -56,11 +56,11 @@ class OneNodeSlurm:
         config.write_text(CONFIG.format(host=socket.gethostname().split(".")[0], folder=self.folder, cpus=cpus,
                                         ports=free_ports(2)), encoding="utf-8")
         (self.folder / "gres.conf").write_text(GPUS, encoding="utf-8")
-        # What a batch system or a launcher sets around a test is not this cluster's.
+        # Without the variables that another batch system or launcher may have set for the test.
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith("SLURM_") and name not in LAUNCHER_VARIABLES}
         self.environment.update(SLURM_CONF=str(config), PATH=os.environ["PATH"] + ":/usr/sbin:/sbin")
-        self.hastened = {}  # job id -> the restart of it that was
+        self.hastened = {}  # job id -> the last restart whose start time was changed
         self.daemons = [self._start("slurmctld", "-D", "-i"), self._start("slurmd", "-D")]
         wait_until(lambda: self.run("sinfo", "-h", "-o", "%T").stdout.strip() in ("idle", "mixed", "allocated"),
                    f"no node came up: {self.logs()}")
@@ -73,19 +73,19 @@ class OneNodeSlurm:
                               timeout=options.pop("timeout", 60), check=False, **options)
 
     def submit(self, script, *options, **keywords):
-        """The id of the job."""
+        """Submits a job and returns its id."""
         done = self.run("sbatch", "--parsable", *options, str(script), **keywords)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def job(self, number):
-        """What Slurm knows of a job, by name: JobState, Restarts, ExitCode ..."""
+        """The properties of a job by name: JobState, Restarts, ExitCode ..."""
         text = self.run("scontrol", "--oneliner", "show", "job", number).stdout
         return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
     def hasten(self, number):
-        """Has a job that was queued again start in three seconds, and not in the two minutes after which no credential
-        of its first start can be valid any more. (In the same second the node would still refuse the new one.)"""
+        """Makes a requeued job start in three seconds instead of two minutes, after which no credential of its first start is
+        valid any more. (In the same second, the node would refuse the new credential.)"""
         job = self.job(number)
         if job["JobState"] == "PENDING" and self.hastened.get(number, "0") != job["Restarts"]:
             self.hastened[number] = job["Restarts"]
@@ -93,7 +93,7 @@ class OneNodeSlurm:
         return job
 
     def wait_for(self, number, *states, seconds=240):
-        """Until the job is in one of these states: what Slurm knows of it then."""
+        """Waits until the job is in one of these states, and returns its properties."""
         seen = []
 
         def reached():
@@ -121,8 +121,8 @@ class OneNodeSlurm:
 
 
 def main():
-    """Starts the cluster for a shell beside it, until Ctrl-C or SIGTERM."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell has its background processes ignore the first
+    """Starts the cluster for use in another shell, until Ctrl-C or SIGTERM."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # background processes of a shell ignore SIGINT
         signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder, OneNodeSlurm(folder) as cluster:
         print(f"export SLURM_CONF={cluster.environment['SLURM_CONF']}", flush=True)

@@ -1,11 +1,11 @@
-"""Fenced blocks of README.md and docs/, by what a reader does with them.
+"""Fenced blocks of README.md and docs/. Their names say what a reader does with them:
 
-    ```sh        pasted as it stands: tests/end_to_end/observe/pasted_commands_test.py runs every one, a page from top to bottom
-    ```console   needs what a test has not: a cluster, a container engine, a GPU, other programs, or hours
-    ```text      a synopsis, or what a program prints; a block without a name is the same, and holds no commands
+    ```sh        can be pasted unchanged; tests/end_to_end/observe/pasted_commands_test.py runs them, each page from top to bottom
+    ```console   needs more than a test has: a cluster, a container engine, a GPU, other programs, or hours
+    ```text      a synopsis or the output of a program; the same without a name, where there must be no commands
 
-In an `sh` block a line that ends with "# refused" is one that must fail. A `yaml` block whose first line is a comment
-with a file's name, "# run.yaml ...", is that file."""
+In an `sh` block, a line that ends with "# refused" must fail. A `yaml` block whose first line is a comment with the name of a
+file, "# run.yaml ...", is that file."""
 import dataclasses
 import pathlib
 import re
@@ -27,7 +27,7 @@ class Block:
         return f"{self.page}:{self.line}"
 
     def commands(self):
-        """Its lines, those that end with a backslash joined to the next, comments and empty ones left out."""
+        """The lines without comments and empty lines. A line that ends with a backslash is joined to the next."""
         lines = self.text.replace("\\\n", " ").splitlines()
         return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
 

@@ -1,4 +1,4 @@
-"""Python side of tests and benchmarks: stubs of proto/, and a rollout server as a child process."""
+"""Python clients in tests and benchmarks: stubs of proto/, and a rollout server as a child process."""
 import importlib
 import os
 import pathlib
@@ -15,8 +15,7 @@ BIN = pathlib.Path(os.environ.get("TANDEM_BIN", SOURCE / "build" / "release" / "
 
 
 def load_stubs():
-    """Generates the stubs into a temporary directory; returns (rollout_pb2, rollout_pb2_grpc, weights_pb2,
-    weights_pb2_grpc)."""
+    """Generates the stubs in a temporary directory. Returns (rollout_pb2, rollout_pb2_grpc, weights_pb2, weights_pb2_grpc)."""
     from grpc_tools import protoc
 
     out = tempfile.mkdtemp(prefix="tandem-stubs-")
@@ -31,7 +30,7 @@ def load_stubs():
 
 
 def tls_credentials(directory, token=None):
-    """Channel credentials of a TLS directory (tls.crt, tls.key, ca.crt), and a bearer token where the server asks."""
+    """Channel credentials from a TLS directory (tls.crt, tls.key, ca.crt), with a bearer token if the server needs one."""
     key, certificate, authorities = (
         (pathlib.Path(directory) / name).read_bytes() for name in ("tls.key", "tls.crt", "ca.crt"))
     credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
@@ -41,14 +40,14 @@ def tls_credentials(directory, token=None):
 
 
 def history_arguments():
-    """Has a server record its history where the test's is (tests/end_to_end/conftest.py)."""
+    """Flags with which a server records its history in the directory of the test (tests/end_to_end/conftest.py)."""
     folder = os.environ.get("TANDEM_TEST_HISTORY")
     return ["--set", f"server.history={folder}"] if folder else []
 
 
-class _ShowsASecret(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor,
+class _SecretInterceptor(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor,
                     grpc.StreamUnaryClientInterceptor):
-    """Adds the metadata by which a server knows its owner, and a guest its own groups, to every call."""
+    """Adds metadata to every call by which a server recognises its owner, and a client without ownership as the caller of its groups."""
 
     def __init__(self, secret):
         self.secret = ("tandem-caller-secret", secret)
@@ -61,13 +60,13 @@ class _ShowsASecret(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInte
 
 
 def as_caller(channel, secret=None):
-    """The channel of a caller with this secret; without one, of a caller that nobody has met."""
-    return grpc.intercept_channel(channel, _ShowsASecret(secret or secrets.token_hex(32)))
+    """A channel whose calls have this secret, or a new one."""
+    return grpc.intercept_channel(channel, _SecretInterceptor(secret or secrets.token_hex(32)))
 
 
 class Server:
-    """A rollout server on a free port, or on `port`; use as a context manager. `credentials`: of the caller, where
-    the arguments make it a server with TLS."""
+    """A rollout server on a free port or on `port`. Use it as a context manager. `credentials` are those of the caller if the
+    server uses TLS."""
 
     def __init__(self, model, *args, env=None, port=0, host="127.0.0.1", credentials=None):
         self.folder = tempfile.TemporaryDirectory(prefix="tandem-server-")

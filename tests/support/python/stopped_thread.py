@@ -1,4 +1,4 @@
-"""One thread of another process that hangs, by the kernel's debugging calls."""
+"""Stops one thread of another process with ptrace, to simulate a hang."""
 import ctypes
 import os
 import pathlib
@@ -7,7 +7,7 @@ PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
 
 
 class StoppedThread:
-    """Holds one thread of another process still, as a hang would; the other threads go on."""
+    """Stops one thread of another process. The other threads continue."""
 
     def __init__(self, pid, name):
         tasks = pathlib.Path(f"/proc/{pid}/task")
@@ -23,7 +23,7 @@ class StoppedThread:
     def __enter__(self):
         self.call(PTRACE_SEIZE)
         self.call(PTRACE_INTERRUPT)
-        os.waitpid(self.thread, 0x40000000)  # __WALL: until it stands still
+        os.waitpid(self.thread, 0x40000000)  # __WALL; waits until it has stopped
         return self
 
     def __exit__(self, *exc):

@@ -1,15 +1,15 @@
-"""A TCP proxy on loopback that can swallow everything or delay it: a network that fails, for tests."""
+"""A TCP proxy on loopback that can drop or delay all data, to simulate a faulty network."""
 import asyncio
 import threading
 
 
 class TcpProxy:
-    """Forwards to `target` (HOST:PORT), each byte `delay_seconds` later; use as a context manager."""
+    """Forwards to `target` (HOST:PORT), with a delay of `delay_seconds`. Use it as a context manager."""
 
     def __init__(self, target, delay_seconds=0.0):
         host, port = target.rsplit(":", 1)
         self.target, self.delay_seconds = (host, int(port)), delay_seconds
-        self.generation = 0  # of the network: connections of an earlier one are silent for ever
+        self.generation = 0  # connections of an earlier generation stay silent
         self.swallows, self.kept = False, []
         self.loop = asyncio.new_event_loop()
         ready = threading.Event()
@@ -18,11 +18,11 @@ class TcpProxy:
         assert ready.wait(10)
 
     def swallow(self):
-        """From here on nothing passes and nobody is told, as behind a cable that was cut."""
+        """From now on, no data passes and no connection is closed, as if a cable was cut."""
         self.generation, self.swallows = self.generation + 1, True
 
     def heal(self):
-        """New connections are forwarded again; those that were swallowed stay silent."""
+        """New connections are forwarded again. Existing ones stay silent."""
         self.swallows = False
 
     def _run(self, ready):
@@ -39,7 +39,7 @@ class TcpProxy:
 
     async def _serve(self, reader, writer):
         if self.swallows:
-            self.kept.append(writer)  # open, and silent
+            self.kept.append(writer)  # kept open without an answer
             return
         back_reader, back_writer = await asyncio.open_connection(*self.target)
         await asyncio.gather(self._pump(reader, back_writer, self.generation), self._pump(back_reader, writer, self.generation),
@@ -58,7 +58,7 @@ class TcpProxy:
             when, data = await late.get()
             await asyncio.sleep(max(0.0, when - self.loop.time()))
             if generation != self.generation:
-                continue  # neither bytes nor the end arrive
+                continue  # neither data nor the end of the connection arrives
             if data is None:
                 writer.close()
                 return

@@ -1,9 +1,9 @@
-"""Waiting for another process: the one place where Python tests poll."""
+"""Waits for other processes. This is the only place where Python tests poll."""
 import time
 
 
 def wait_until(condition, what, seconds=240):
-    """Returns when `condition()` holds; fails with `what` after `seconds`."""
+    """Returns when `condition()` is true, and fails with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what

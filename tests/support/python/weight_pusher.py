@@ -1,4 +1,4 @@
-"""WeightPusher: the trainer's side of a weight push, over a server's channel, as a Python client would write it."""
+"""WeightPusher: the trainer's side of a weight push in Python."""
 import json
 import pathlib
 import struct
@@ -7,7 +7,7 @@ import xxhash
 
 
 def tensor_bytes(model):
-    """Name -> bytes of model.safetensors, read by hand."""
+    """Name -> bytes of model.safetensors, parsed without a library."""
     with open(pathlib.Path(model) / "model.safetensors", "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         data = file.read()
@@ -16,8 +16,8 @@ def tensor_bytes(model):
 
 
 class WeightPusher:
-    """Owns the server as `run_id`, epoch 1. `stub`: of a channel whose calls show a secret (rollout_client.as_caller),
-    by which the server knows its owner. `data` is what a push sends: name -> bytes in the server's dtype."""
+    """Owns the server as run `run_id` in epoch 1. The calls of `stub` have a secret (rollout_client.as_caller), by which the
+    server recognises its owner. `data` is what a push sends: name -> bytes in the server's dtype."""
 
     def __init__(self, stub, pb, data, run_id="run", chunk_bytes=1 << 20):
         self.stub, self.pb, self.run_id, self.chunk_bytes = stub, pb, run_id, chunk_bytes
@@ -31,7 +31,7 @@ class WeightPusher:
                         for name, content in data.items()]
 
     def stage(self, version, flip=None):
-        """Sends everything; with `flip`, one wrong bit in that tensor."""
+        """Sends all tensors, with one wrong bit in the tensor `flip`."""
         manifest = self.pb.WeightManifest(version=version, tensors=self.info.tensors)
         self.stub.BeginUpdate(self.pb.BeginUpdateRequest(run_id=self.run_id, epoch=1, manifest=manifest), timeout=240)
         self.stub.PushChunks(self._chunks(version, flip), timeout=240)
@@ -41,7 +41,7 @@ class WeightPusher:
             data = self.data[tensor.name]
             if tensor.name == flip:
                 data = data[:5] + bytes([data[5] ^ 1]) + data[6:]
-            # The last first: order is free.
+            # The last chunk first, because any order is allowed.
             for offset in reversed(range(0, len(data), self.chunk_bytes)):
                 yield self.pb.PushChunksRequest(run_id=self.run_id, version=version, tensor_index=index,
                                                 offset_bytes=offset, data=data[offset:offset + self.chunk_bytes])

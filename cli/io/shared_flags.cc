@@ -1,0 +1,85 @@
+#include "cli/io/shared_flags.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/options/command_line.h"
+
+namespace tandem::cli {
+
+void AddWeightsDTypeFlag(CLI::App* sub, std::string& dtype) {
+  sub->add_option("--dtype", dtype, "compute dtype; default: that of the weights")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+}
+
+void AddThreadsFlag(CLI::App* sub, int64_t& threads) {
+  AddNonNegative(sub, "--threads", threads, "compute threads; 0: one per core of the machine");
+}
+
+std::map<std::string, Numerics> NumericsModes() {
+  return {
+      {"fast", Numerics::kFast}, {"invariant", Numerics::kInvariant}, {"exact", Numerics::kExact}};
+}
+
+void AddNumericsFlag(CLI::App* sub, Numerics& numerics) {
+  sub->add_option("--numerics", numerics,
+                  "fast; invariant: results of the rollout engine do not depend on the batch "
+                  "composition; exact: both sides give the same bits")
+      ->transform(CLI::CheckedTransformer(NumericsModes()).description("{fast,invariant,exact}"))
+      ->default_str("fast");
+}
+
+void AddRunNumericsFlag(CLI::App* sub, std::vector<std::string>& sets) {
+  sub->add_option_function<std::string>(
+         "--numerics",
+         [&sets](const std::string& mode) {
+           sets.push_back("server.engine.numerics=" + mode);
+           sets.push_back("trainer.numerics=" + mode);
+         },
+         "numerics of servers and trainer: fast, invariant or exact")
+      ->check(CLI::IsMember({"fast", "invariant", "exact"}));
+}
+
+CLI::Option* AddConfigArgument(CLI::App* sub, std::string& config, const std::string& help) {
+  return sub->add_option("config", config, help)->required()->check([](const std::string& path) {
+    std::error_code ignored;
+    if (path.find('=') == std::string::npos || std::filesystem::exists(path, ignored)) {
+      return std::string();
+    }
+    return path + " is a setting and no run file: every setting takes a --set of its own, --set " +
+           path;
+  });
+}
+
+void AddRunSetFlag(CLI::App* sub, std::vector<std::string>& sets, const std::string& over) {
+  AddSetFlag(*sub, sets, "over " + over);
+}
+
+void AddCallerFlags(CLI::App* sub, rpc::TlsOptions* options) {
+  sub->add_option("--tls", options->directory,
+                  "directory of tls.crt, tls.key and ca.crt: calls over mutual TLS");
+  sub->add_option("--token-file", options->token_file,
+                  "file with the bearer token that the servers ask for");
+}
+
+absl::StatusOr<rpc::Caller> LoadCaller(const rpc::TlsOptions& options) {
+  return rpc::Caller::Load(options, {rpc::Role::kTrainer, rpc::Role::kClient, rpc::Role::kViewer},
+                           "");
+}
+
+void AddJsonFlags(CLI::App* sub, JsonFlags* flags) {
+  sub->add_flag("--json", flags->print, "print one JSON object instead of the text");
+  sub->add_option("--json-out", flags->file, "write that JSON object to this file too");
+}
+
+absl::Status PrintResult(const JsonFlags& flags, const std::string& text, std::string json) {
+  if (!json.ends_with('\n')) json += '\n';
+  if (!flags.file.empty()) TANDEM_RETURN_IF_ERROR(WriteFileAtomically(flags.file, json));
+  std::fputs(flags.print ? json.c_str() : text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,55 @@
+// Writes model directories in the form of Hugging Face. Free of LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/model/model_config.h"
+#include "common/weights/host_tensor.h"
+
+namespace tandem::cli {
+
+//   ALREADY_EXISTS  `directory` holds a config.json
+absl::Status CheckNoModelAt(const std::string& directory);
+
+// Writes `tensors` (in ModelTensors order, any float dtype) as `dtype`, the tokenizer files of
+// `tokenizer_from`, and config.json last. `dtype` is kF32, or kBF16 with the dithered
+// (deterministic stochastic) rounding of a weight push.
+//   ALREADY_EXISTS  `out` holds a config.json
+absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTensor> tensors,
+                                 const std::string& tokenizer_from, const std::string& out,
+                                 DType dtype);
+
+struct FreshModelShape {
+  std::string model_type = "llama";  // llama, qwen2, qwen3
+  int64_t hidden = 128;
+  int64_t layers = 4;
+  int64_t heads = 4;
+  int64_t kv_heads = 2;
+  int64_t head_dim = 0;  // 0: hidden / heads
+  int64_t intermediate = 384;
+  int64_t vocab = 512;
+  int64_t context = 512;
+  bool tie_word_embeddings = true;
+};
+
+// Writes a model with random weights. Trains its tokenizer on `text` and writes config.json,
+// generation_config.json, model.safetensors (fp32), tokenizer.json, tokenizer_config.json,
+// special_tokens_map.json and chat_template.jinja into `directory`, in the form in which
+// `transformers` saves a model. Weights are normal with standard deviation 0.02 (output
+// projections: divided by sqrt(2 * layers), as in GPT-2), norms are 1 and biases 0. The same `seed`
+// gives the same file on every machine.
+//   ALREADY_EXISTS    the directory holds a config.json
+//   INVALID_ARGUMENT  a dimension does not divide, or as Tokenizer::TrainByteLevelBpe
+absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory,
+                                            const FreshModelShape& shape, std::string_view text,
+                                            uint64_t seed);
+
+// The number of parameters of a model with this shape.
+int64_t NumParameters(const ModelConfig& config);
+
+}  // namespace tandem::cli
