@@ -78,13 +78,10 @@ void BindOptions(OptionBinder& binder, EngineFaults& faults) {
   BindWeightsAndRecords(binder, faults);
 }
 
-SitePrecision EngineFaults::precision() const {
-  return {static_cast<int>(body_bits), static_cast<int>(head_bits), static_cast<int>(kv_bits),
-          static_cast<int>(rotary_bits)};
-}
-
-KvQuantisation EngineFaults::kv_quantisation() const {
-  return {static_cast<int>(kv_quant_bits), kv_quant_from};
+ForwardArithmetic EngineFaults::arithmetic() const {
+  return {{static_cast<int>(body_bits), static_cast<int>(head_bits), static_cast<int>(kv_bits),
+           static_cast<int>(rotary_bits)},
+          {static_cast<int>(kv_quant_bits), kv_quant_from}};
 }
 
 std::vector<std::string> DescribeFaults(const EngineFaults& f) {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/model/forward_arithmetic.h"
 #include "common/model/model_config.h"
-#include "common/model/site_precision.h"
 #include "common/options/options.h"
 
 namespace tandem::rollout {
@@ -37,7 +37,7 @@ struct EngineFaults {
   double heavy_tail_probability = 0;  // of a token
   double heavy_tail_factor = 1;       // on that token's noise
 
-  // Arithmetic of the forward (site_precision.h).
+  // Arithmetic of the forward (forward_arithmetic.h).
   int64_t body_bits = kFp32SignificandBits;
   int64_t head_bits = kFp32SignificandBits;
   int64_t kv_bits = kFp32SignificandBits;
@@ -58,8 +58,7 @@ struct EngineFaults {
   int64_t wrong_bos = -1;      // the id in whose place the first prompt token is computed; -1: off
   bool retokenise = false;     // ids are those of the text, encoded again
 
-  SitePrecision precision() const;
-  KvQuantisation kv_quantisation() const;
+  ForwardArithmetic arithmetic() const;
   bool transforms() const { return temperature != 1 || top_k > 0 || top_p < 1 || min_p > 0; }
   // The engine needs weights besides the claimed ones.
   bool weights() const {

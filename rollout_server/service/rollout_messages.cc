@@ -86,8 +86,9 @@ absl::StatusOr<ScoreOptions> ScoreOptionsFromWire(const v1::ScoreRequest& reques
   options.alone = request.alone();
   options.as_served = request.as_served();
   const v1::SitePrecision& precision = request.precision();
-  options.precision = {BitsFromWire(precision.body_bits()), BitsFromWire(precision.head_bits()),
-                       BitsFromWire(precision.kv_bits()), BitsFromWire(precision.rotary_bits())};
+  options.arithmetic.precision = {
+      BitsFromWire(precision.body_bits()), BitsFromWire(precision.head_bits()),
+      BitsFromWire(precision.kv_bits()), BitsFromWire(precision.rotary_bits())};
   if (request.path() == v1::SCORE_PATH_DECODE) {
     options.path = ScorePath::kDecode;
   } else if (request.path() != v1::SCORE_PATH_PREFILL &&

@@ -46,7 +46,7 @@ class ScriptedScore : public ScoreRun {
                           o.path == ScorePath::kDecode ? -2.0f : -o.temperature);
     score.logprobs[0] = 0;
     score.kept_mass = {o.top_p, o.min_p};
-    const SitePrecision& bits = o.precision;
+    const SitePrecision& bits = o.arithmetic.precision;
     const auto prompt = static_cast<int32_t>(sequence.num_prompt_tokens);
     score.ranks = {o.top_k,        o.alone,      prompt,          bits.body_bits,
                    bits.head_bits, bits.kv_bits, bits.rotary_bits};

@@ -173,10 +173,8 @@ class CudaRunner : public TokenRunner {
 
   absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,
                    std::span<const int64_t> logits_rows, OnLogits on_logits,
-                   const SitePrecision& precision, const KvQuantisation& kv_quantisation) override {
-    if (!(precision == SitePrecision{}) || !(kv_quantisation == KvQuantisation{})) {
-      return NoRounding();
-    }
+                   const ForwardArithmetic& arithmetic) override {
+    if (!(arithmetic == ForwardArithmetic{})) return NoRounding();
     return OnDevice([&] {
       Forward(static_cast<const CudaWeights&>(weights), inputs, logits_rows, {},
               [&](int64_t first, const at::Tensor& logits, const cuda::Draw*, const int32_t*) {
@@ -203,9 +201,7 @@ class CudaRunner : public TokenRunner {
                            std::span<const int64_t> logits_rows, std::span<const int32_t> ids,
                            const ScoreOptions& options,
                            std::span<absl::StatusOr<ScoredToken>> tokens) override {
-    if (!(options.precision == SitePrecision{}) || !(options.kv_quantisation == KvQuantisation{})) {
-      return NoRounding();
-    }
+    if (!(options.arithmetic == ForwardArithmetic{})) return NoRounding();
     return OnDevice([&] {
       const cuda::DrawMemory host = Draw(static_cast<const CudaWeights&>(weights), inputs,
                                          logits_rows, InputsOf(ids, options), {.scores = true});

@@ -119,8 +119,9 @@ void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
   float* cosines = cosines_.as<float>() + row * half;
   float* sines = sines_.as<float>() + row * half;
   for (int64_t i = 0; i < half; ++i) {
-    const float angle = RoundedToBits(
-        static_cast<float>(inputs[row].position) * inverse_frequencies_[i], precision_.rotary_bits);
+    const float angle =
+        RoundedToBits(static_cast<float>(inputs[row].position) * inverse_frequencies_[i],
+                      arithmetic_.precision.rotary_bits);
     cosines[i] = std::cos(angle);
     sines[i] = std::sin(angle);
   }
@@ -128,7 +129,7 @@ void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
 
 // Values that the next linear layer multiplies, as it wants them.
 void ModelRunner::StoreBody(float* values, int64_t n, void* out) const {
-  RoundIfAsked(values, n, precision_.body_bits);
+  RoundIfAsked(values, n, arithmetic_.precision.body_bits);
   StoreOperand(set_, values, n, round_, operand_type_, out);
 }
 
@@ -199,9 +200,10 @@ void ModelRunner::AddProduct(ThreadTeam::Member& member, const LinearWeights& we
 
 // One head's key or value, before it is written.
 void ModelRunner::RoundKv(float* values, int64_t position) const {
-  RoundIfAsked(values, config_.head_dim, precision_.kv_bits);
-  if (kv_quantisation_.bits > 0 && position >= kv_quantisation_.from_position) {
-    Quantise(values, config_.head_dim, kv_quantisation_.bits);
+  RoundIfAsked(values, config_.head_dim, arithmetic_.precision.kv_bits);
+  if (arithmetic_.kv_quantisation.bits > 0 &&
+      position >= arithmetic_.kv_quantisation.from_position) {
+    Quantise(values, config_.head_dim, arithmetic_.kv_quantisation.bits);
   }
 }
 
@@ -322,14 +324,14 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
       kernels_.rms_norm(hidden_.as<float>() + logits_rows[first + i] * width,
                         weights.final_norm.data(), width, static_cast<float>(config_.rms_norm_eps),
                         final_normed_.as<float>() + i * width);
-      RoundIfAsked(final_normed_.as<float>() + i * width, width, precision_.head_bits);
+      RoundIfAsked(final_normed_.as<float>() + i * width, width, arithmetic_.precision.head_bits);
     });
     Multiply(member, weights.head, weights.layers[0].qkv.matrix,
              {OperandType::kFp32, final_normed_.as<float>(), width}, rows, logits_.as<float>(),
              stride, [](auto&&...) {});
     member.ForEach(rows, [&](int64_t i) {
       float* logits = logits_.as<float>() + i * stride;
-      RoundIfAsked(logits, config_.vocab_size, precision_.head_bits);
+      RoundIfAsked(logits, config_.vocab_size, arithmetic_.precision.head_bits);
       on_logits(first + i, {logits, static_cast<size_t>(config_.vocab_size)});
     });
   }
@@ -375,11 +377,9 @@ bool ModelRunner::Packed(const StagedWeights* weights) const {
 
 absl::Status ModelRunner::Run(const StagedWeights& packed, std::span<const TokenInput> inputs,
                               std::span<const int64_t> logits_rows, OnLogits on_logits,
-                              const SitePrecision& precision,
-                              const KvQuantisation& kv_quantisation) {
+                              const ForwardArithmetic& arithmetic) {
   const auto& weights = static_cast<const ModelWeights&>(packed);
-  precision_ = precision;
-  kv_quantisation_ = kv_quantisation;
+  arithmetic_ = arithmetic;
   Prepare(inputs);
   account_ = AccountOf(weights, inputs, static_cast<int64_t>(logits_rows.size()));
   team_.Run([&](ThreadTeam::Member& member) {

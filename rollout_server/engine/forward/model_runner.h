@@ -37,8 +37,7 @@ class ModelRunner : public TokenRunner {
   // Calls on_logits from several threads. OK always.
   absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,
                    std::span<const int64_t> logits_rows, OnLogits on_logits,
-                   const SitePrecision& precision = {},
-                   const KvQuantisation& kv_quantisation = {}) override;
+                   const ForwardArithmetic& arithmetic = {}) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
   Account account() const override { return account_; }
   absl::StatusOr<MachineLimits> MeasureLimits() override {
@@ -97,8 +96,7 @@ class ModelRunner : public TokenRunner {
   const std::vector<float> inverse_frequencies_;  // [D / 2]
   ThreadTeam team_;
   Account account_;
-  SitePrecision precision_;  // of the run, as the next
-  KvQuantisation kv_quantisation_;
+  ForwardArithmetic arithmetic_;  // of the run
 
   AlignedBuffer keys_;    // [L, N, Hkv, D, 16] fp32 or bf16
   AlignedBuffer values_;  // [L, N, Hkv, 16, padded D]

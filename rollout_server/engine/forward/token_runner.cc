@@ -48,7 +48,7 @@ absl::Status TokenRunner::RunAndScore(const StagedWeights& weights,
         const auto i = static_cast<size_t>(row);
         tokens[i] = ScoreToken(logits, options, ids[i]);
       },
-      options.precision, options.kv_quantisation);
+      options.arithmetic);
 }
 
 }  // namespace tandem::rollout

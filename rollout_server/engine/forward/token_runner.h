@@ -15,8 +15,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model/forward_arithmetic.h"
 #include "common/model/numerics.h"
-#include "common/model/site_precision.h"
 #include "common/tensor/machine_limits.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/staged_weights.h"
@@ -73,15 +73,13 @@ class TokenRunner {
 
   // Computes `inputs` [N] and calls on_logits(i, logits [V] fp32) for the row
   // inputs[logits_rows[i]], for every i, in no order and maybe from several threads. Tokens of one
-  // sequence may come in one call, next to each other and in order of position; `precision` and
-  // `kv_quantisation` round at their sites.
+  // sequence may come in one call, next to each other and in order of position.
   //   UNIMPLEMENTED  this runner cannot round so
   //   INTERNAL       the device failed
   using OnLogits = absl::FunctionRef<void(int64_t, std::span<const float>)>;
   virtual absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,
                            std::span<const int64_t> logits_rows, OnLogits on_logits,
-                           const SitePrecision& precision = {},
-                           const KvQuantisation& kv_quantisation = {}) = 0;
+                           const ForwardArithmetic& arithmetic = {}) = 0;
 
   // As Run, then draws: tokens[i] is what draws[i] gives. Here by SampleToken on Run's logits.
   // Errors as Run.
@@ -91,8 +89,8 @@ class TokenRunner {
                                   std::span<absl::StatusOr<SampledToken>> tokens);
 
   // As Run, then scores: tokens[i] is what ScoreToken gives for ids[i] and the row logits_rows[i],
-  // under the transforms, the precision and the kv_quantisation of `options`. Here by ScoreToken on
-  // Run's logits. Errors as Run.
+  // under the transforms and the arithmetic of `options`. Here by ScoreToken on Run's logits. Errors
+  // as Run.
   virtual absl::Status RunAndScore(const StagedWeights& weights, std::span<const TokenInput> inputs,
                                    std::span<const int64_t> logits_rows,
                                    std::span<const int32_t> ids, const ScoreOptions& options,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/model/site_precision.h"
+#include "common/model/forward_arithmetic.h"
 
 namespace tandem::rollout {
 
@@ -27,11 +27,9 @@ struct ScoreOptions {
   ScorePath path = ScorePath::kPrefill;
   bool alone = false;  // one sequence after the other; default: side by side, as far as steps and
                        // KV hold them
-  SitePrecision precision;
-  KvQuantisation kv_quantisation;
-  // With the weights and the arithmetic that draw tokens, those of injected faults too, as a server
-  // with a real bug would score; `precision` and `kv_quantisation` are theirs then. Without faults
-  // it changes nothing.
+  ForwardArithmetic arithmetic;
+  // Scores with the weights and the arithmetic that tokens are sampled with, injected faults
+  // included, as a server with a real bug would; `arithmetic` is ignored then.
   bool as_served = false;
 };
 

@@ -327,9 +327,9 @@ TEST_F(EngineScoreTest, RefusesWhatItCannotScore) {
   EXPECT_THAT(score({5, -1}), FailsWith(kInvalid, "sequence 0 has id -1, want 0 to 49151"));
   EXPECT_THAT(score({5, 6}, {.temperature = 0}), FailsWith(kInvalid, "temperature is 0"));
   EXPECT_THAT(score({5, 6}, {.top_p = 0}), FailsWith(kInvalid, "top_p is 0"));
-  EXPECT_THAT(score({5, 6}, {.precision = {.head_bits = 25}}),
+  EXPECT_THAT(score({5, 6}, {.arithmetic = {.precision = {.head_bits = 25}}}),
               FailsWith(kInvalid, "precision.head_bits is 25"));
-  EXPECT_THAT(score({5, 6}, {.kv_quantisation = {.bits = 1}}),
+  EXPECT_THAT(score({5, 6}, {.arithmetic = {.kv_quantisation = {.bits = 1}}}),
               FailsWith(kInvalid, "kv_quantisation.bits is 1"));
   EXPECT_THAT(engine->Score({{{5, 6}, 0, {{1, nullptr}}}}, {}),
               FailsWith(kInvalid, "sequence 0, segment 0: want weights staged by this engine"));

@@ -20,7 +20,7 @@ class SitePrecisionTest : public EngineFixture {
  protected:
   static SequenceScore Score(Engine& engine, const std::vector<int32_t>& ids,
                              const SitePrecision& precision, ScorePath path = ScorePath::kPrefill) {
-    const auto scores = engine.Score({{ids}}, {.path = path, .precision = precision});
+    const auto scores = engine.Score({{ids}}, {.path = path, .arithmetic = {precision}});
     EXPECT_THAT(scores, IsOk());
     return scores.ok() ? (*scores)[0] : SequenceScore();
   }

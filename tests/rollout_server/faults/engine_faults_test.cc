@@ -175,7 +175,7 @@ TEST_F(EngineFaultsTest, RoundingInGenerationIsTheRoundingOfTheScore) {
     faults.*dial = 7;
     const auto engine = Make(With(faults));
     const Completions drawn = Run(*engine);
-    ExpectRecordsAre(*engine, drawn, {.precision = faults.precision()});
+    ExpectRecordsAre(*engine, drawn, {.arithmetic = {faults.arithmetic().precision}});
     ExpectRecordsDiffer(*engine, drawn);
   }
 }

@@ -225,7 +225,7 @@ TEST_F(CudaEngineTest, ServesNewWeightsAfterAnInstall) {
 TEST_F(CudaEngineTest, RefusesToRoundAtSites) {
   const auto engine = On(Device::kCuda, ComputeDType::kFp32, directory());
   ScoreOptions options;
-  options.precision.body_bits = 8;
+  options.arithmetic.precision.body_bits = 8;
   ScoreSequence sequence;
   sequence.ids = SmallPrompt(10, 1);
   EXPECT_THAT(engine->Score({sequence}, options),
