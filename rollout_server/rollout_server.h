@@ -12,7 +12,7 @@
 #include "common/base/clock.h"
 #include "common/observe/observation.h"
 #include "common/process/stop_signal.h"
-#include "rollout_server/groups/model_engine.h"
+#include "rollout_server/groups/served_model.h"
 #include "rollout_server/server_options.h"
 
 namespace tandem::rollout {

@@ -10,7 +10,7 @@
 #include "common/options/command_line.h"
 #include "common/process/stop_signal.h"
 #include "common/rpc/credentials.h"
-#include "rollout_server/groups/model_engine.h"
+#include "rollout_server/groups/served_model.h"
 #include "rollout_server/rollout_server.h"
 
 namespace tandem::rollout {
@@ -19,7 +19,7 @@ namespace {
 absl::StatusOr<LoadedEngine> LoadUnlessStopped(const ServerOptions& options,
                                                const StopSignal& stop) {
   const EndWhileLoading end(stop, static_cast<ExitCode>(options.stopped_exit_code));
-  return LoadModelEngine(options.model, options.engine);
+  return LoadEngine(options.model, options.engine);
 }
 
 }  // namespace

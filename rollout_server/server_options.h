@@ -8,7 +8,7 @@
 #include "common/base/log.h"
 #include "common/options/options.h"
 #include "common/rpc/tls_directory.h"
-#include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/engine_options.h"
 
 namespace tandem::rollout {
 

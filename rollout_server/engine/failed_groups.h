@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/schedule/group.h"
 #include "rollout_server/engine/schedule/sequence.h"
 

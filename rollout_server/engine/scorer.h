@@ -11,7 +11,6 @@
 #include "common/model/model_config.h"
 #include "rollout_server/engine/forward/token_runner.h"
 #include "rollout_server/engine/sampling/score_options.h"
-#include "rollout_server/engine/sampling/score_run.h"
 #include "rollout_server/engine/schedule/scheduler.h"
 
 namespace tandem::rollout {

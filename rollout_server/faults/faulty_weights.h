@@ -17,13 +17,6 @@
 
 namespace tandem::rollout {
 
-// What Engine::Stage gives out while weights are faulty: the claimed weights, and their tensors for
-// the history.
-struct StagedWithTensors : StagedWeights {
-  std::unique_ptr<StagedWeights> claimed;
-  std::vector<HostTensor> tensors;
-};
-
 // Tensors that own their bytes: a staging buffer is used again.
 std::vector<HostTensor> CopyTensors(const std::vector<HostTensor>& tensors);
 

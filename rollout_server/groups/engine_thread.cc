@@ -18,7 +18,7 @@ absl::Status Stopped() { return absl::UnavailableError("the engine has stopped")
 
 }  // namespace
 
-EngineThread::EngineThread(std::unique_ptr<StepEngine> engine, const SecondsClock& clock)
+EngineThread::EngineThread(std::unique_ptr<Engine> engine, const SecondsClock& clock)
     : engine_(std::move(engine)), clock_(clock), heartbeat_(clock) {}
 
 EngineThread::~EngineThread() { Stop(); }
@@ -42,7 +42,7 @@ void EngineThread::Stop() {
 
 void EngineThread::Submit(std::vector<GroupRequest> groups) {
   auto shared = std::make_shared<std::vector<GroupRequest>>(std::move(groups));
-  Post([this, shared](StepEngine* engine) {
+  Post([this, shared](Engine* engine) {
     for (GroupRequest& group : *shared) {
       const GroupKey key = group.key;
       const absl::Status added = engine ? engine->Add(std::move(group)) : Stopped();
@@ -52,7 +52,7 @@ void EngineThread::Submit(std::vector<GroupRequest> groups) {
 }
 
 void EngineThread::PutLast(std::vector<GroupKey> keys) {
-  Post([keys = std::move(keys)](StepEngine* engine) {
+  Post([keys = std::move(keys)](Engine* engine) {
     for (const GroupKey key : keys) {
       if (engine) engine->PutLast(key);
     }
@@ -60,13 +60,13 @@ void EngineThread::PutLast(std::vector<GroupKey> keys) {
 }
 
 void EngineThread::Abort(GroupKey key) {
-  Post([key](StepEngine* engine) {
+  Post([key](Engine* engine) {
     if (engine) engine->Abort(key);
   });
 }
 
 void EngineThread::StopEarly(GroupKey key) {
-  Post([this, key](StepEngine* engine) {
+  Post([this, key](Engine* engine) {
     if (!engine) return;
     std::vector<EngineEvent> events = engine->StopEarly(key);
     if (!events.empty()) {
@@ -108,8 +108,7 @@ void EngineThread::Score(std::vector<ScoreSequence> sequences, const ScoreOption
   absl::Status has_place = TakeScorePlace(caller.is_owner);
   if (!has_place.ok()) return done(std::move(has_place));
   auto shared = std::make_shared<std::vector<ScoreSequence>>(std::move(sequences));
-  Post([this, shared, options, done = std::move(done),
-        caller = std::move(caller)](StepEngine* engine) {
+  Post([this, shared, options, done = std::move(done), caller = std::move(caller)](Engine* engine) {
     absl::StatusOr<std::unique_ptr<ScoreRun>> run = Stopped();
     if (engine) run = engine->StartScore(std::move(*shared), options);
     if (!run.ok()) {
@@ -130,7 +129,7 @@ void EngineThread::EndScore(Scores::iterator score, absl::StatusOr<ScoreResult> 
 }
 
 void EngineThread::SetPaused(bool paused, std::function<void(absl::Status)> done) {
-  Post([this, paused, done = std::move(done)](StepEngine* engine) {
+  Post([this, paused, done = std::move(done)](Engine* engine) {
     absl::Status changed = engine ? absl::OkStatus() : Stopped();
     if (engine && paused && !waiting_installs_.empty()) {
       changed = absl::FailedPreconditionError(
@@ -153,7 +152,7 @@ void EngineThread::Resume(std::function<void(absl::Status)> done) {
 }
 
 void EngineThread::ResumeIf(std::function<bool()> wanted) {
-  Post([this, wanted = std::move(wanted)](StepEngine* engine) {
+  Post([this, wanted = std::move(wanted)](Engine* engine) {
     if (engine == nullptr || !paused_.load() || !wanted()) return;
     paused_.store(false);
     if (callbacks_.on_resumed) callbacks_.on_resumed();
@@ -170,7 +169,7 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
   auto shared = std::make_shared<std::unique_ptr<StagedWeights>>(std::move(staged));
   auto swapped = std::make_shared<std::promise<absl::StatusOr<double>>>();
   std::future<absl::StatusOr<double>> result = swapped->get_future();
-  Command install = [this, shared, swapped, version](StepEngine* engine) {
+  Command install = [this, shared, swapped, version](Engine* engine) {
     if (!engine) return swapped->set_value(Stopped());
     const double begin = MonotonicSeconds();
     const std::vector<GroupKey> ended = engine->Install(std::move(*shared), version);
@@ -183,7 +182,7 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
           key, absl::AbortedError("new weights came (engine.in_flight is abort): ask again"));
     }
   };
-  Post([this, swapped, install = std::move(install)](StepEngine* engine) {
+  Post([this, swapped, install = std::move(install)](Engine* engine) {
     if (!engine || engine->in_flight() != InFlight::kDrain) return install(engine);
     if (paused_.load() && engine->Stats().num_groups_running > 0) {
       return swapped->set_value(absl::FailedPreconditionError(

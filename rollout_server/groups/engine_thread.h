@@ -22,7 +22,7 @@
 #include "common/base/mutex.h"
 #include "common/base/weight_version.h"
 #include "common/observe/health.h"
-#include "rollout_server/groups/step_engine.h"
+#include "rollout_server/engine/engine.h"
 #include "rollout_server/weights/weight_sink.h"
 
 namespace tandem::rollout {
@@ -55,7 +55,7 @@ class EngineThread : public WeightSink {
     std::function<void()> on_resumed;                     // a pause ended
   };
 
-  explicit EngineThread(std::unique_ptr<StepEngine> engine,
+  explicit EngineThread(std::unique_ptr<Engine> engine,
                         const SecondsClock& clock = MonotonicSeconds);
   ~EngineThread() override;  // Stop
   EngineThread(const EngineThread&) = delete;
@@ -125,7 +125,7 @@ class EngineThread : public WeightSink {
 
  private:
   // Called with the engine, or with null when there is none any more.
-  using Command = std::function<void(StepEngine*)>;
+  using Command = std::function<void(Engine*)>;
 
   struct RunningScore {
     std::unique_ptr<ScoreRun> run;
@@ -150,7 +150,7 @@ class EngineThread : public WeightSink {
   void SetPaused(bool paused, std::function<void(absl::Status)> done);
   void CloseQueue() ABSL_LOCKS_EXCLUDED(mu_);  // answers what waits
 
-  const std::unique_ptr<StepEngine> engine_;
+  const std::unique_ptr<Engine> engine_;
   Callbacks callbacks_;
   const SecondsClock clock_;
   // Of the engine thread:

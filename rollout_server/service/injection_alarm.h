@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/observe/metrics.h"
-#include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/schedule/group.h"
 
 namespace tandem::rollout {
 

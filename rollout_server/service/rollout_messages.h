@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "rollout_server/engine/sampling/score_options.h"
 #include "rollout_server/groups/group_call.h"
 #include "rollout_server/groups/group_registry.h"
 

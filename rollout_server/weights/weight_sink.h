@@ -8,8 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
+#include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/forward/staged_weights.h"
 
 namespace tandem::rollout {
 

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
+#include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/forward/staged_weights.h"
-#include "rollout_server/groups/step_engine.h"
 
 namespace tandem::rollout::testing {
 
@@ -69,8 +69,8 @@ class MemoryArrival : public ArrivingWeights {
   bool sealed_ = false;
 };
 
-// A StepEngine whose weights may arrive in its memory, which is the host's.
-class EngineWithArrivals : public StepEngine {
+// An Engine whose weights may arrive in its memory, which is the host's.
+class EngineWithArrivals : public Engine {
  public:
   // From now on, weights of these tensors; `flip_in` as MemoryArrival has it.
   void LetWeightsArrive(std::vector<TensorSpec> tensors, int flip_in = -1) {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
-#include "rollout_server/engine/sampling/score_run.h"
+#include "rollout_server/engine/sampling/score_options.h"
 #include "tests/rollout_server/step_gate.h"
 
 namespace tandem::rollout::testing {

@@ -1,30 +1,44 @@
 #include "rollout_server/engine/forward/plan_inputs.h"
 
 namespace tandem::rollout {
+namespace {
 
-StepInputs BuildInputs(const StepPlan& plan, int64_t wrong_bos,
-                       absl::FunctionRef<bool(const RunningGroup&)> has_stale_prefix) {
-  StepInputs in;
+// How the next token of a sequence is sampled.
+TokenDraw DrawOf(const Sequence& sequence, int64_t logits_row) {
+  const SamplingParams& sampling = sequence.group->request.sampling;
+  const auto position = static_cast<uint32_t>(sequence.completion.token_ids.size());
+  const bool may_stop = static_cast<int32_t>(position) >= sampling.min_new_tokens;
+  return {.logits_row = logits_row,
+          .params = &sampling,
+          .forbidden = may_stop ? nullptr : &sequence.group->stop_ids,
+          .index = static_cast<uint32_t>(sequence.completion.index),
+          .position = position};
+}
+
+}  // namespace
+
+PlanInputs BuildInputs(const StepPlan& plan) {
+  PlanInputs in;
   for (const Work& work : plan.work) {
     const std::vector<BlockId>& blocks =
         work.sequence != nullptr ? work.sequence->kv.blocks : work.group->prompt.blocks;
-    const int64_t stale_end = has_stale_prefix(*work.group) ? work.group->prompt_size() - 1 : 0;
     for (int64_t p = work.begin; p < work.end; ++p) {
-      int32_t id =
+      const int32_t id =
           work.sequence != nullptr ? work.sequence->TokenAt(p) : work.group->request.prompt[p];
-      if (p == 0 && wrong_bos >= 0) id = static_cast<int32_t>(wrong_bos);
-      (p < stale_end ? in.stale : in.tokens).push_back({id, static_cast<int32_t>(p), &blocks});
+      in.tokens.push_back({id, static_cast<int32_t>(p), &blocks});
     }
     if (!work.draws) continue;
-    in.logits_rows.push_back(static_cast<int64_t>(in.tokens.size()) - 1);
-    in.draws_begin.push_back(in.draws.size());
+    const auto add = [&](Sequence* sequence) {
+      in.sequences.push_back(sequence);
+      in.draws.push_back(DrawOf(*sequence, std::ssize(in.logits_rows)));
+    };
     if (work.sequence != nullptr) {
-      in.draws.push_back(work.sequence);
+      add(work.sequence);
     } else {
-      for (const auto& s : work.group->sequences) in.draws.push_back(s.get());
+      for (const auto& one : work.group->sequences) add(one.get());
     }
+    in.logits_rows.push_back(std::ssize(in.tokens) - 1);
   }
-  in.draws_begin.push_back(in.draws.size());
   return in;
 }
 

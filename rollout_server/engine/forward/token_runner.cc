@@ -23,18 +23,29 @@ absl::StatusOr<std::unique_ptr<ArrivingWeights>> TokenRunner::Arrive(
   return absl::UnimplementedError("weights arrive in host memory here: there is no device");
 }
 
+absl::Status TokenRunner::RunAndDrawBy(DrawFunction draw, const StagedWeights& weights,
+                                       std::span<const TokenInput> inputs,
+                                       std::span<const int64_t> logits_rows,
+                                       std::span<const TokenDraw> draws,
+                                       std::span<absl::StatusOr<SampledToken>> tokens,
+                                       const ForwardArithmetic& arithmetic) {
+  return Run(
+      weights, inputs, logits_rows,
+      [&](int64_t row, std::span<const float> logits) {
+        auto one = std::ranges::lower_bound(draws, row, {}, &TokenDraw::logits_row);
+        for (; one != draws.end() && one->logits_row == row; ++one) {
+          tokens[static_cast<size_t>(one - draws.begin())] = draw(*one, logits);
+        }
+      },
+      arithmetic);
+}
+
 absl::Status TokenRunner::RunAndDraw(const StagedWeights& weights,
                                      std::span<const TokenInput> inputs,
                                      std::span<const int64_t> logits_rows,
                                      std::span<const TokenDraw> draws,
                                      std::span<absl::StatusOr<SampledToken>> tokens) {
-  return Run(weights, inputs, logits_rows, [&](int64_t row, std::span<const float> logits) {
-    const auto before = [](const TokenDraw& draw, int64_t r) { return draw.logits_row < r; };
-    auto draw = std::lower_bound(draws.begin(), draws.end(), row, before);
-    for (; draw != draws.end() && draw->logits_row == row; ++draw) {
-      tokens[static_cast<size_t>(draw - draws.begin())] = DrawOnHost(*draw, logits);
-    }
-  });
+  return RunAndDrawBy(DrawOnHost, weights, inputs, logits_rows, draws, tokens);
 }
 
 absl::Status TokenRunner::RunAndScore(const StagedWeights& weights,

@@ -81,8 +81,17 @@ class TokenRunner {
                            std::span<const int64_t> logits_rows, OnLogits on_logits,
                            const ForwardArithmetic& arithmetic = {}) = 0;
 
-  // As Run, then draws: tokens[i] is what draws[i] gives. Here by SampleToken on Run's logits.
-  // Errors as Run.
+  // As Run, then tokens[i] = draw(draws[i], its row of logits), maybe from several threads.
+  using DrawFunction =
+      absl::FunctionRef<absl::StatusOr<SampledToken>(const TokenDraw&, std::span<const float>)>;
+  absl::Status RunAndDrawBy(DrawFunction draw, const StagedWeights& weights,
+                            std::span<const TokenInput> inputs,
+                            std::span<const int64_t> logits_rows, std::span<const TokenDraw> draws,
+                            std::span<absl::StatusOr<SampledToken>> tokens,
+                            const ForwardArithmetic& arithmetic = {});
+
+  // As Run, then samples: tokens[i] is what draws[i] gives. This default calls SampleToken on Run's
+  // logits. Errors as Run.
   virtual absl::Status RunAndDraw(const StagedWeights& weights, std::span<const TokenInput> inputs,
                                   std::span<const int64_t> logits_rows,
                                   std::span<const TokenDraw> draws,

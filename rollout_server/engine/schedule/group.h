@@ -1,11 +1,12 @@
-// Group, SamplingParams, FinishedCompletion: what the engine is asked for and what it gives back,
-// as plain structs (protobuf stays in the services, LibTorch in the runner).
+// GroupRequest, SamplingParams, FinishedCompletion, EngineEvent: what the engine takes and what its
+// steps give back, as plain structs (protobuf stays in the services, LibTorch in the runner).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -99,6 +100,31 @@ enum class GroupFailure {
 };
 inline constexpr size_t kNumGroupFailures = 3;
 std::string_view GroupFailureName(GroupFailure cause);  // "non_finite_logits", ...
+
+// What one step of the engine made, in order.
+struct CompletionFinished {
+  GroupKey key = 0;
+  FinishedCompletion completion;
+};
+struct GroupFinished {
+  GroupKey key = 0;
+  int32_t num_prompt_tokens_cached = 0;
+  bool incomplete = false;  // StopEarly cut members short
+};
+struct GroupStarted {  // its prompt began to be computed
+  GroupKey key = 0;
+  double seconds_ago = 0;  // how long the step that admitted it took
+};
+struct GroupDecoding {  // its first tokens were sampled
+  GroupKey key = 0;
+};
+struct GroupFailed {  // the last event of its group; no bit of the other groups changes
+  GroupKey key = 0;
+  GroupFailure cause = GroupFailure::kNonFiniteLogits;
+  absl::Status status;  // DATA_LOSS: names the cause, the completion and the token
+};
+using EngineEvent =
+    std::variant<GroupStarted, GroupDecoding, CompletionFinished, GroupFinished, GroupFailed>;
 
 // What the record of the last token in a completion holds.
 int64_t LastTokenBytes(const FinishedCompletion& completion);
