@@ -101,7 +101,7 @@ absl::StatusOr<ScoreOptions> ScoreOptionsFromWire(const v1::ScoreRequest& reques
 
 }  // namespace
 
-absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& request) {
+absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupRequest& request) {
   if (!request.has_sampling()) return absl::InvalidArgumentError("sampling is missing");
   if (request.num_completions() < 1) {
     return absl::InvalidArgumentError(
@@ -111,16 +111,17 @@ absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& r
     return absl::InvalidArgumentError("prompt_token_ids is empty");
   }
   TANDEM_RETURN_IF_ERROR(CheckRunId(request.run_id()));
-  GroupRegistry::Ask ask;
-  ask.run_id = request.run_id();
-  ask.group_id = request.group_id();
-  ask.fingerprint = FingerprintOf(request);
-  ask.request.prompt.assign(request.prompt_token_ids().begin(), request.prompt_token_ids().end());
-  ask.request.num_completions = request.num_completions();
-  ask.request.sampling = SamplingFromWire(request.sampling());
-  ask.request.priority = request.priority();
-  TANDEM_RETURN_IF_ERROR(ValidateSampling(ask.request.sampling));
-  TANDEM_RETURN_IF_ERROR(CheckLargestCompletion(ask.request.sampling));
+  GroupSubmission submission;
+  submission.run_id = request.run_id();
+  submission.group_id = request.group_id();
+  submission.fingerprint = FingerprintOf(request);
+  submission.request.prompt.assign(request.prompt_token_ids().begin(),
+                                   request.prompt_token_ids().end());
+  submission.request.num_completions = request.num_completions();
+  submission.request.sampling = SamplingFromWire(request.sampling());
+  submission.request.priority = request.priority();
+  TANDEM_RETURN_IF_ERROR(ValidateSampling(submission.request.sampling));
+  TANDEM_RETURN_IF_ERROR(CheckLargestCompletion(submission.request.sampling));
   const float penalty = request.sampling().repetition_penalty();
   if (penalty != 0 && penalty != 1) {
     return absl::InvalidArgumentError(
@@ -131,17 +132,18 @@ absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& r
   if (!v1::Delivery_IsValid(request.delivery())) {
     return absl::InvalidArgumentError(absl::StrCat("delivery is ", request.delivery()));
   }
-  const uint64_t hash = HashTokenIds(ask.request.prompt);
+  const uint64_t hash = HashTokenIds(submission.request.prompt);
   if (request.prompt_hash() != 0 && request.prompt_hash() != hash) {
     return absl::InvalidArgumentError(absl::StrCat("prompt_hash is ", request.prompt_hash(),
                                                    " but the ids hash to ", hash,
                                                    ": the prompt changed on the way"));
   }
   if (request.has_admission_batch()) {
-    ask.batch = AdmissionBatches::BatchRef{request.run_id(), request.admission_batch().batch_id(),
-                                           request.admission_batch().num_groups()};
+    submission.batch =
+        AdmissionBatches::BatchRef{request.run_id(), request.admission_batch().batch_id(),
+                                   request.admission_batch().num_groups()};
   }
-  return ask;
+  return submission;
 }
 
 void CompletionToWire(const FinishedCompletion& completion, const SamplingParams& sampling,

@@ -1,6 +1,7 @@
 // ServerHistory: what a rollout server writes into its history (common/observe/history.h): the
-// weights it installed, and the completions it drew under them. docs/run_directory.md has the schema.
-// Used by rollout_server.cc and weight_service.cc. A null history writes nothing. Thread-safe.
+// weights it installed, and the completions sampled under them. docs/run_directory.md has the
+// schema. Used by rollout_server.cc and weight_service.cc. A null history writes nothing.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>

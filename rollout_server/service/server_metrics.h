@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "common/observe/metrics.h"
 #include "rollout_server/engine/engine.h"
+#include "rollout_server/groups/group_call.h"
 #include "rollout_server/groups/group_registry.h"
-#include "rollout_server/groups/group_report.h"
 #include "rollout_server/weights/weight_receiver.h"
 
 namespace tandem::rollout {

@@ -1,6 +1,7 @@
-// WeightService: the weight push over gRPC (stage 9; contract in proto/weights.proto). Commits and
-// claims run one after the other on a worker thread, and what waits for other members of the push
-// group on another; chunks are copied where they arrive.
+// WeightService: the weight push (weight sync) over gRPC (stage 9; contract in
+// proto/weights.proto). Commits and claims run one after the other on a worker thread. Calls that
+// wait for other members of the push group run on a second one. Chunks are copied on the gRPC
+// thread that reads them.
 #pragma once
 
 #include <memory>

@@ -325,7 +325,7 @@ TEST_P(OwnedServerTest, OnlyTheOwnerAbortsOrCutsItsGroups) {
     EXPECT_EQ(attacker_->Abort("run", 1, finish_early).error_code(), kDenied);
     bool aborted = true;
     EXPECT_TRUE(attacker_->Abort("", 1, finish_early, &aborted).ok());
-    EXPECT_FALSE(aborted) << "a guest has no such group";
+    EXPECT_FALSE(aborted) << "this client has no such group";
   }
   gate_.Open();
   EXPECT_TRUE(group.get().ok());
@@ -426,14 +426,14 @@ TEST_P(OwnedServerTest, WhatWaitsAlreadyWhenARunClaimsTheServerWaitsBehindItsGro
   EXPECT_TRUE(others[1].get().ok());
 }
 
-TEST_P(OwnedServerTest, GuestsWaitBehindTheOwnerWhateverTheirPriority) {
+TEST_P(OwnedServerTest, OthersWaitBehindTheOwnerWhateverTheirPriority) {
   ASSERT_NO_FATAL_FAILURE(StartAgainForOneGroup());
   ASSERT_TRUE(owner_->Claim("run").ok());
   auto running = owner_->Start(Process::Group("run", 1));
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));
   v1::GenerateGroupRequest urgent = Process::Group("", 1);
   urgent.set_priority(std::numeric_limits<int32_t>::max());
-  auto guest = attacker_->Start(urgent);
+  auto other = attacker_->Start(urgent);
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(2));
   v1::GenerateGroupRequest late = Process::Group("run", 2);
   late.set_priority(-1);
@@ -441,20 +441,21 @@ TEST_P(OwnedServerTest, GuestsWaitBehindTheOwnerWhateverTheirPriority) {
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(3));
   gate_.Allow(4);  // two groups of two tokens, one after the other
   EXPECT_TRUE(running.get().ok());
-  EXPECT_TRUE(owners.get().ok()) << "the guest came first";
-  EXPECT_EQ(guest.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  EXPECT_TRUE(owners.get().ok()) << "the other came first";
+  EXPECT_EQ(other.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   gate_.Open();
-  EXPECT_TRUE(guest.get().ok());
+  EXPECT_TRUE(other.get().ok());
 }
 
-TEST_P(OwnedServerTest, GuestsFillHalfOfTheQueueAndTheOwnerAllOfIt) {
+TEST_P(OwnedServerTest, OthersFillHalfOfTheQueueAndTheOwnerAllOfIt) {
   ASSERT_TRUE(owner_->Claim("run").ok());
   std::vector<std::future<grpc::Status>> waiting;
   for (int i = 0; i < 2; ++i) waiting.push_back(attacker_->Start(Process::Group("", i)));
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(2));
   const grpc::Status refused = attacker_->Generate(Process::Group("", 5));
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_NE(refused.error_message().find("full for guests: 2 groups wait, and the rest of its 4"),
+  EXPECT_NE(refused.error_message().find(
+                "full for clients without ownership: 2 groups wait, and the rest of its 4"),
             std::string::npos)
       << refused.error_message();
   for (int i = 0; i < 2; ++i) waiting.push_back(owner_->Start(Process::Group("run", i)));
@@ -522,7 +523,7 @@ TEST_P(OwnedServerTest, AProcessThatGoesOnWithTheRunHasTheServerAtOnceAndOneWith
   EXPECT_TRUE(without->Claim("run", 3).ok());
 }
 
-TEST_P(OwnedServerTest, AGuestEndsItsOwnGroupsAndNoStrangers) {
+TEST_P(OwnedServerTest, AClientWithoutOwnershipEndsItsOwnGroupsOnly) {
   const auto stranger = As("client", kOwnersSecret);
   auto group = stranger->Start(Process::Group("", 1));
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));
@@ -572,7 +573,7 @@ TEST_F(AccessTest, OverTlsTheOwnersSecretWithAnotherCertificateIsNoOwner) {
       << "a renewed certificate of the same name is the same caller";
 }
 
-TEST_F(AccessTest, AGuestThatNobodyCanTellFromOthersEndsNoGroup) {
+TEST_F(AccessTest, AClientThatNobodyCanTellFromOthersEndsNoGroup) {
   ASSERT_NO_FATAL_FAILURE(Start());
   Process nobody(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   const grpc::Status refused = nobody.Abort("", 1, false);

@@ -37,9 +37,9 @@ class MemoryArrival : public ArrivingWeights {
     }
   }
 
-  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override {
-    rooms_[place].resize(static_cast<size_t>(num_bytes));
-    return std::span(rooms_[place]);
+  absl::StatusOr<std::span<std::byte>> Buffer(size_t index, int64_t num_bytes) override {
+    buffers_[index].resize(static_cast<size_t>(num_bytes));
+    return std::span(buffers_[index]);
   }
   absl::Status Write(size_t index, int64_t offset, std::span<const std::byte> bytes) override {
     if (sealed_) return absl::FailedPreconditionError("the weights are sealed");
@@ -65,7 +65,7 @@ class MemoryArrival : public ArrivingWeights {
  private:
   std::unique_ptr<TextWeights> weights_;
   const int flip_in_;
-  std::array<std::vector<std::byte>, kRooms> rooms_;
+  std::array<std::vector<std::byte>, kBuffers> buffers_;
   bool sealed_ = false;
 };
 

@@ -11,7 +11,7 @@
 #include "rollout_server/engine/schedule/group.h"
 #include "rollout_server/groups/ownership.h"
 #include "rollout_server/groups/worker_thread.h"
-#include "rollout_server/service/call_deadline.h"
+#include "rollout_server/service/call_context.h"
 #include "rollout_server/service/rollout_messages.h"
 #include "tests/rollout_server/server_fixture.h"
 #include "tests/support/health_call.h"
