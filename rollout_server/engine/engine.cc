@@ -82,8 +82,8 @@ class PagedEngine final : public Engine {
                     options.prefix_cache && (!faults_ || faults_->allows_prefix_cache())}) {}
 
   // Serves initial_tensors(). What memory must hold later is allocated here: the place of the next
-  // weights, and the arrays of the largest step. A server that cannot take a push fails at its start
-  // and not in a run.
+  // weights, and the arrays of the largest step. A server that cannot take a push fails at its
+  // start and not in a run.
   absl::Status Load();
 
   absl::Status Validate(const GroupRequest& request) const override;
@@ -120,10 +120,10 @@ class PagedEngine final : public Engine {
   const std::unique_ptr<TokenRunner> runner_;
   const std::unique_ptr<FaultHooks> faults_;  // null in production
   Scheduler scheduler_;
-  std::unique_ptr<StagedWeights> weights_;  // the claimed ones
+  std::unique_ptr<StagedWeights> weights_;  // the live version (the claimed one, with faults)
   mutable Mutex spare_mu_;                  // Stage runs beside steps
-  // What served before: the next version is packed into its memory, so that a push neither maps
-  // hundreds of fresh megabytes nor gives them back while requests wait.
+  // The version before, which no step reads. The next one is packed into its memory, so that a
+  // weight push neither maps nor unmaps hundreds of megabytes while requests wait.
   mutable std::unique_ptr<StagedWeights> spare_ ABSL_GUARDED_BY(spare_mu_);
   LiveWeights live_;
   std::array<uint64_t, kNumGroupFailures> num_groups_failed_ = {};
@@ -211,15 +211,14 @@ std::vector<EngineEvent> PagedEngine::StopEarly(GroupKey key) {
   return events;
 }
 
-// What all draws of a group need, made once.
+// Makes what all samples of a group share.
 void PagedEngine::OnAdmitted(RunningGroup& group) const {
   GroupRequest& request = group.request;
   group.stop_ids = StopIds(request.sampling, config().eos_token_ids, config().vocab_size);
   request.charge.Add(group.stop_ids.num_bytes());
 }
 
-// Why the sequence ends with its last token; nothing when it goes on. Fills `text` for stop
-// strings.
+// Why the sequence ends with its last token; none when it goes on. Sets `text` for a stop string.
 absl::StatusOr<std::optional<FinishReason>> PagedEngine::FinishReasonOf(Sequence& sequence) const {
   FinishedCompletion& completion = sequence.completion;
   const SamplingParams& sampling = sequence.group->request.sampling;
@@ -239,7 +238,7 @@ absl::StatusOr<std::optional<FinishReason>> PagedEngine::FinishReasonOf(Sequence
   return std::nullopt;
 }
 
-// The group's first tokens were drawn.
+// The group's first tokens were sampled.
 void PagedEngine::StartMembers(RunningGroup& group, std::vector<EngineEvent>& events) const {
   const std::vector<std::string>& stop_strings = group.request.sampling.stop_strings;
   if (!stop_strings.empty()) {
@@ -253,7 +252,8 @@ void PagedEngine::StartMembers(RunningGroup& group, std::vector<EngineEvent>& ev
   events.push_back(GroupDecoding{group.request.key});
 }
 
-// Hands out a finished completion and frees its blocks; after an error the sequence is as it was.
+// Moves a finished completion to `events` and frees its blocks. After an error the sequence is as
+// it was.
 absl::Status PagedEngine::Emit(Sequence* sequence, FinishReason reason,
                                std::vector<EngineEvent>& events) {
   FinishedCompletion& completion = sequence->completion;
@@ -276,7 +276,7 @@ absl::Status PagedEngine::Emit(Sequence* sequence, FinishReason reason,
   return absl::OkStatus();
 }
 
-// After a token was added.
+// Call after a token was added.
 absl::Status PagedEngine::EmitIfEnded(Sequence* sequence, std::vector<EngineEvent>& events) {
   TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason, FinishReasonOf(*sequence));
   return reason ? Emit(sequence, *reason, events) : absl::OkStatus();

@@ -2,9 +2,9 @@
 // 2). EngineThread drives it for the services; `tandem generate`, `tandem score` and the drift lab
 // drive it directly. Engine::Create makes the real one; tests serve a scripted one without a model.
 //
-// Use from one thread only, except Validate, Stage, Arrive and arrival_memory, which are thread-safe
-// and may run beside Step. A group that cannot go on ends alone; after an error of Step the engine
-// itself is broken and must not be used any more (the process ends).
+// Use from one thread only, except Validate, Stage, Arrive and arrival_memory, which are
+// thread-safe and may run beside Step. A group that cannot go on ends alone; after an error of Step
+// the engine itself is broken and must not be used any more (the process ends).
 #pragma once
 
 #include <array>

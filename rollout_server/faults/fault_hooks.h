@@ -38,8 +38,8 @@ class FaultHooks {
   ForwardArithmetic arithmetic() const { return faults_.arithmetic(); }
 
   // Weights. Faults make the served weights from tensors in host memory, which Stage therefore
-  // copies beside the claimed ones. Install takes what Stage returned, moves on to those tensors and
-  // returns the claimed weights alone.
+  // copies beside the claimed ones. Install takes what Stage returned, moves on to those tensors
+  // and returns the claimed weights alone.
   bool on_weights() const { return faults_.weights(); }
   std::unique_ptr<StagedWeights> Stage(std::unique_ptr<StagedWeights> claimed,
                                        const std::vector<HostTensor>& tensors) const;
@@ -54,10 +54,11 @@ class FaultHooks {
                           std::span<absl::StatusOr<SampledToken>> tokens) const;
 
   // Spoils a finished completion, whose finish_reason is set, on its way out. With shift_fraction
-  // its behaviour and raw log-probs turn by one place, for a share of completions that (seed, index)
-  // decides: element t is about token t - 1, and the first about the last. With synthetic_end an end
-  // token's behaviour log-prob becomes 0. With retokenise token_ids become those of the text, maybe
-  // more or fewer than the log-probs, and hashed_ids keeps the sampled ones.
+  // its behaviour and raw log-probs turn by one place, for a share of completions that (seed,
+  // index) decides: element t is about token t - 1, and the first about the last. With
+  // synthetic_end an end token's behaviour log-prob becomes 0. With retokenise token_ids become
+  // those of the text, maybe more or fewer than the log-probs, and hashed_ids keeps the sampled
+  // ones.
   //   INTERNAL  the text of the ids cannot be encoded
   absl::Status SpoilRecord(uint64_t seed, const Tokenizer& tokenizer,
                            FinishedCompletion& completion) const;

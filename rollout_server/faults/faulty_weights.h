@@ -1,7 +1,7 @@
-// FaultyWeights: the weights that serve in place of the claimed ones when EngineFaults say so: of
-// versions before, on the way to them, or without one tensor. Keeps as many versions as that needs
-// in host memory and packs at the install, so an install takes as long as packing does. Use from
-// the engine thread only.
+// FaultyWeights: the weights that serve in place of the claimed ones when a fault acts on weights:
+// those of an earlier version, between two versions, or with one tensor not updated. It keeps the
+// versions that it needs in host memory and packs at the install, which therefore takes as long as
+// packing. Use from the engine thread only.
 #pragma once
 
 #include <deque>
@@ -17,7 +17,7 @@
 
 namespace tandem::rollout {
 
-// Tensors that own their bytes: a staging buffer is used again.
+// Copies that own their bytes, since a staging buffer is reused.
 std::vector<HostTensor> CopyTensors(const std::vector<HostTensor>& tensors);
 
 // (1 - a) x + a y, each element rounded to the tensors' dtype (F32 or BF16): exactly x at 0 and y
@@ -26,8 +26,8 @@ HostTensor BlendTensors(const HostTensor& x, const HostTensor& y, double a);
 
 class FaultyWeights {
  public:
-  // `first`: version 0, in ModelTensors order and the engine's dtype, owned. faults.weights()
-  // holds.
+  // `first`: version 0, in ModelTensors order and the engine's dtype, owned. Requires
+  // faults.weights().
   FaultyWeights(const ModelConfig& config, const EngineFaults& faults,
                 std::vector<HostTensor> first);
 

@@ -1,6 +1,6 @@
-// BucketStore: where the buckets of a push go at a server: through host memory into staging, or
-// into the place of the next weights in the engine's own memory. WeightReceiver makes them,
-// PushSeat fills them.
+// BucketStore: where the buckets of a weight push go at a server: through host memory into staging,
+// or to the next weights in the memory of the engine's device. WeightReceiver makes one for each
+// push, and PushSeat fills it.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,16 @@ class BucketStore {
  public:
   virtual ~BucketStore() = default;
 
-  virtual Device memory() const = 0;  // whose the rooms are
+  virtual Device memory() const = 0;  // of the buffers
 
-  // Memory for a bucket, in room `place`, 0 or 1: there until the room is asked for again.
-  //   RESOURCE_EXHAUSTED  no memory;  INTERNAL  the device failed
-  virtual absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) = 0;
+  // Receive buffer `index`, 0 or 1, for a bucket. It is valid until the same buffer is requested
+  // again.
+  //   RESOURCE_EXHAUSTED  no memory
+  //   INTERNAL            the device failed
+  virtual absl::StatusOr<std::span<std::byte>> Buffer(size_t index, int64_t num_bytes) = 0;
 
-  // Takes a slice's bytes out of a room; they may be overwritten when it returns. Errors: those of
-  // WeightReceiver::Receive and ArrivingWeights::Write.
+  // Stores the bytes of a slice, which lie in a buffer and may be overwritten once this returns.
+  // Errors: those of WeightReceiver::Receive and ArrivingWeights::Write.
   virtual absl::Status Store(const BucketSlice& slice, std::span<const std::byte> bytes) = 0;
 };
 

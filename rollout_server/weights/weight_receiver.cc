@@ -48,16 +48,16 @@ absl::Status CheckDigest(const char* what, const std::string& name, const std::s
       absl::StrCat(what, " of ", name, " is ", digest, ", published was ", want));
 }
 
-// Buckets in host memory, and from there into staging.
+// Buckets arrive in host memory and are copied into staging.
 class StagingStore : public BucketStore {
  public:
   StagingStore(WeightReceiver* receiver, WeightVersion version)
       : receiver_(receiver), version_(version) {}
 
   Device memory() const override { return Device::kCpu; }
-  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override {
-    rooms_[place].resize(static_cast<size_t>(num_bytes));
-    return std::span(rooms_[place]);
+  absl::StatusOr<std::span<std::byte>> Buffer(size_t index, int64_t num_bytes) override {
+    buffers_[index].resize(static_cast<size_t>(num_bytes));
+    return std::span(buffers_[index]);
   }
   absl::Status Store(const BucketSlice& slice, std::span<const std::byte> bytes) override {
     return receiver_->Receive(version_, slice.tensor, slice.offset, bytes);
@@ -66,20 +66,21 @@ class StagingStore : public BucketStore {
  private:
   WeightReceiver* const receiver_;
   const WeightVersion version_;
-  std::array<std::vector<std::byte>, 2> rooms_;
+  std::array<std::vector<std::byte>, 2> buffers_;
 };
 
-// Buckets in the engine's memory, and from there into place.
+// Buckets arrive in memory of the engine's device and are copied to their places there.
 class DeviceStore : public BucketStore {
  public:
-  // `places`: of the manifest's tensors, in the engine's order. `owner` keeps both.
+  // `places`: for each tensor of the manifest its index in the engine's order. `owner` keeps the
+  // other two alive.
   DeviceStore(Device memory, ArrivingWeights* arriving, const std::vector<size_t>* places,
               std::shared_ptr<const void> owner)
       : memory_(memory), arriving_(arriving), places_(places), owner_(std::move(owner)) {}
 
   Device memory() const override { return memory_; }
-  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override {
-    return arriving_->Room(place, num_bytes);
+  absl::StatusOr<std::span<std::byte>> Buffer(size_t index, int64_t num_bytes) override {
+    return arriving_->Buffer(index, num_bytes);
   }
   absl::Status Store(const BucketSlice& slice, std::span<const std::byte> bytes) override {
     FailPoint("receiver: chunk");

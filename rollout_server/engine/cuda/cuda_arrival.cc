@@ -65,25 +65,25 @@ CudaArrival::~CudaArrival() {
   if (left) give_back_(std::move(left));
 }
 
-absl::StatusOr<std::span<std::byte>> CudaArrival::Room(size_t place, int64_t num_bytes) {
+absl::StatusOr<std::span<std::byte>> CudaArrival::Buffer(size_t index, int64_t num_bytes) {
   MutexLock lock(&mu_);
   if (sealed_) return Sealed();
-  at::Tensor& room = weights_->rooms[place];
-  if (!room.defined() || room.numel() < num_bytes) {
+  at::Tensor& buffer = weights_->buffers[index];
+  if (!buffer.defined() || buffer.numel() < num_bytes) {
     try {
       const c10::InferenceMode inference;
       const c10::StreamGuard guard(cuda::StreamOfUploads());
-      room = at::Tensor();
-      room = at::empty({num_bytes}, cuda::On(at::kByte));
+      buffer = at::Tensor();
+      buffer = at::empty({num_bytes}, cuda::On(at::kByte));
     } catch (const c10::OutOfMemoryError&) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "no device memory for a bucket of ", num_bytes,
           " bytes: lower trainer.push.group.bucket_bytes or engine.kv_capacity_tokens"));
     } catch (const std::exception& error) {
-      return absl::InternalError(absl::StrCat("room for a bucket on the device: ", error.what()));
+      return absl::InternalError(absl::StrCat("memory for a bucket on the device: ", error.what()));
     }
   }
-  return std::span(static_cast<std::byte*>(room.data_ptr()), static_cast<size_t>(num_bytes));
+  return std::span(static_cast<std::byte*>(buffer.data_ptr()), static_cast<size_t>(num_bytes));
 }
 
 absl::Status CudaArrival::Write(size_t index, int64_t offset, std::span<const std::byte> bytes) {

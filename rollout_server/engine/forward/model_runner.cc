@@ -11,7 +11,7 @@ constexpr int64_t kBlock = KvBlockPool::kBlockTokens;
 constexpr int64_t kRowBlock = 48;       // rows multiplied by one tile of weights at a time
 constexpr int64_t kTokensTogether = 8;  // tokens of a sequence attended together
 constexpr int64_t kLogitsRows = 64;     // rows of logits that exist at once
-constexpr int64_t kItemsPerThread = 4;  // of a phase, so that no thread waits long for another
+constexpr int64_t kItemsPerThread = 4;  // work items of a phase, so that threads end it together
 constexpr int64_t kTile = PackedMatrix::kTileColumns;
 
 int64_t WholeTiles(int64_t columns) { return (columns + kTile - 1) / kTile * kTile; }
@@ -20,7 +20,7 @@ int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t KvBytes(ComputeDType dtype) { return dtype == ComputeDType::kBf16 ? 2 : 4; }
 
-// Key or value heads of all layers and tokens that a cache holds.
+// How many key heads (and as many value heads) a cache holds, over all layers and tokens.
 int64_t CachedHeads(const ModelConfig& config, int64_t num_blocks) {
   return config.num_layers * num_blocks * config.num_kv_heads * kBlock;
 }
@@ -78,7 +78,7 @@ KvLayer<Kv> ModelRunner::Cache(int64_t layer) {
   return cache;
 }
 
-// Buffers for this many tokens and contexts this long; groups the tokens into runs.
+// Grows the buffers for these inputs, and groups neighbouring tokens into runs.
 void ModelRunner::Prepare(std::span<const TokenInput> inputs) {
   const int64_t n = static_cast<int64_t>(inputs.size());
   if (n > capacity_) {
@@ -127,13 +127,13 @@ void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
   }
 }
 
-// Values that the next linear layer multiplies, as it wants them.
+// Stores values as the operand of the next linear layer.
 void ModelRunner::StoreBody(float* values, int64_t n, void* out) const {
   RoundIfAsked(values, n, arithmetic_.precision.body_bits);
   StoreOperand(set_, values, n, round_, operand_type_, out);
 }
 
-// hidden -> normed, as the next linear layer wants it.
+// RMS norm: hidden -> normed, as the operand of the next linear layer.
 void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t rows) {
   const int64_t width = config_.hidden_size;
   float* scratch = scratch_[member.index()].data();
@@ -144,9 +144,10 @@ void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t 
   });
 }
 
-// Every tile of the product; done(tile, first row, rows, values, stride) gets each as it is ready.
-// With `out` the values stand in its rows, else in scratch. `following` is multiplied next: its
-// first weights are fetched at the end.
+// Computes the product tile by tile: kTile columns times up to kRowBlock rows, so that a tile's
+// weights stay in the cache while rows pass. done(tile, first row, rows, values, stride) is called
+// for each finished block. The values are rows of `out`, or scratch memory when it is null.
+// `following` is the matrix that is multiplied next; its first weights are prefetched at the end.
 template <typename Done>
 void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
                            const PackedMatrix& following, const Operand& x, int64_t rows,
@@ -198,7 +199,7 @@ void ModelRunner::AddProduct(ThreadTeam::Member& member, const LinearWeights& we
            });
 }
 
-// One head's key or value, before it is written.
+// Rounds one head's key or value before it is written.
 void ModelRunner::RoundKv(float* values, int64_t position) const {
   RoundIfAsked(values, config_.head_dim, arithmetic_.precision.kv_bits);
   if (arithmetic_.kv_quantisation.bits > 0 &&

@@ -35,8 +35,8 @@ struct ScoreOptions {
 class StagedWeights;  // staged_weights.h
 
 // Positions from the end of the segment before up to `end` are computed under `weights`, staged by
-// the same engine; later positions attend to the KV that this wrote. Token t is predicted at position
-// t - 1.
+// the same engine; later positions attend to the KV that this wrote. Token t is predicted at
+// position t - 1.
 struct ScoreSegment {
   int64_t end = 0;
   const StagedWeights* weights = nullptr;

@@ -1,6 +1,6 @@
-// Overcommit: how much of a group's worst case the scheduler sets aside. Groups rarely fill their
-// worst case (most completions stop early), so admitting by it leaves the cache half empty;
-// admitting by what groups really used risks running out and preempting. Pure.
+// Overcommit: the share of a group's worst case that the scheduler reserves. Most completions stop
+// early, so reserving the worst case leaves the cache half empty, while reserving what groups used
+// on average risks preemption. Pure.
 #pragma once
 
 #include <algorithm>
