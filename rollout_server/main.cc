@@ -10,7 +10,7 @@
 #include "common/base/version.h"
 #include "common/options/command_line.h"
 #include "common/options/options.h"
-#include "rollout_server/run_server.h"
+#include "rollout_server/rollout_server.h"
 
 namespace tandem::rollout {
 namespace {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,14 +15,14 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/options/command_line.h"
 #include "common/rendezvous/loopback.h"
 #include "common/rpc/caller_channel.h"
 #include "common/rpc/credentials.h"
 #include "rollout_server/service/injection_alarm.h"
 #include "rollout_server/service/readiness.h"
-#include "rollout_server/service/rollout_service.h"
 #include "rollout_server/service/server_history.h"
-#include "rollout_server/service/weight_service.h"
+#include "rollout_server/service/services.h"
 
 namespace tandem::rollout {
 namespace {
@@ -68,6 +69,12 @@ std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
   builder.AddChannelArgument("grpc.absolute_max_metadata_size", kMaxMetadataBytes);
   for (grpc::Service* service : services) builder.RegisterService(service);
   return builder.BuildAndStart();
+}
+
+absl::StatusOr<LoadedEngine> LoadUnlessStopped(const ServerOptions& options,
+                                               const StopSignal& stop) {
+  const EndWhileLoading end(stop, static_cast<ExitCode>(options.stopped_exit_code));
+  return LoadEngine(options.model, options.engine);
 }
 
 }  // namespace
@@ -339,6 +346,35 @@ void RolloutServer::Drain() {
   impl_->push_seat.Close("the server stops");
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
   impl_->engine.Stop();
+}
+
+int Fail(const absl::Status& status, ExitCode code) {
+  PrintFailure("rollout_server", status);
+  return ToInt(code);
+}
+
+int RunServer(ServerOptions options) {
+  options.log.role = "rollout_server";
+  absl::Status bad = CheckOptions(options);
+  bad.Update(rpc::AccessControl::Check(options.tls));  // before the model is loaded
+  if (!bad.ok()) return Fail(bad, ExitCode::kUsage);
+  if (absl::Status log = log::Configure(options.log); !log.ok()) {
+    return Fail(log, ExitCode::kStorage);
+  }
+  const StopSignal stop;
+  Observation observation("rollout_server");
+  if (absl::Status served = observation.Serve(options.observe_listen); !served.ok()) {
+    return Fail(served, ExitCode::kUsage);
+  }
+  absl::StatusOr<LoadedEngine> engine = LoadUnlessStopped(options, stop);
+  if (!engine.ok()) return Fail(engine.status(), ExitCode::kBadModelOrData);
+  auto server = RolloutServer::Create(options, *std::move(engine), &observation);
+  if (!server.ok()) return Fail(server.status(), ExitCodeFor(server.status()));
+  std::printf("listening on %s\n", (*server)->address().c_str());
+  std::fflush(stdout);
+  const absl::Status ended = (*server)->Run(stop);
+  return ended.ok() ? static_cast<int>(options.stopped_exit_code)
+                    : Fail(ended, ExitCode::kInternal);
 }
 
 }  // namespace tandem::rollout

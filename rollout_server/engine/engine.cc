@@ -1,7 +1,6 @@
 #include "rollout_server/engine/engine.h"
 
 #include <algorithm>
-#include <array>
 #include <new>
 #include <optional>
 #include <span>
@@ -21,7 +20,6 @@
 #include "rollout_server/engine/cuda/cuda_runner.h"
 #include "rollout_server/engine/failed_groups.h"
 #include "rollout_server/engine/forward/model_runner.h"
-#include "rollout_server/engine/forward/plan_inputs.h"
 #include "rollout_server/engine/kv_capacity.h"
 #include "rollout_server/engine/sampling/completion.h"
 #include "rollout_server/engine/sampling/sampler.h"
@@ -126,12 +124,7 @@ class PagedEngine final : public Engine {
   // weight push neither maps nor unmaps hundreds of megabytes while requests wait.
   mutable std::unique_ptr<StagedWeights> spare_ ABSL_GUARDED_BY(spare_mu_);
   LiveWeights live_;
-  std::array<uint64_t, kNumGroupFailures> num_groups_failed_ = {};
-  uint64_t num_tokens_sampled_ = 0;
-  uint64_t num_prompt_tokens_computed_ = 0;
-  uint64_t num_steps_ = 0;
-  TokenRunner::Account total_;  // of all steps
-  double step_seconds_ = 0;
+  EngineStats counted_;  // the counters that steps add to
 };
 
 absl::Status PagedEngine::Load() {
@@ -284,7 +277,7 @@ absl::Status PagedEngine::EmitIfEnded(Sequence* sequence, std::vector<EngineEven
 
 void PagedEngine::EndFailed(const FailedGroups& failed, std::vector<EngineEvent>& events) {
   for (const GroupFailed& one : failed.events()) {
-    ++num_groups_failed_[static_cast<size_t>(one.cause)];
+    ++counted_.num_groups_failed[static_cast<size_t>(one.cause)];
     scheduler_.Abort(one.key);
     events.push_back(one);
   }
@@ -315,7 +308,7 @@ absl::StatusOr<std::vector<EngineEvent>> PagedEngine::Step() {
   scheduler_.Computed(plan);
   for (const Work& work : plan.work) {
     if (work.sequence != nullptr) continue;
-    num_prompt_tokens_computed_ += work.end - work.begin;
+    counted_.num_prompt_tokens_computed += work.end - work.begin;
     if (work.draws && !failed.Has(work.group)) StartMembers(*work.group, events);
   }
   const double drawn = MonotonicSeconds();
@@ -324,16 +317,16 @@ absl::StatusOr<std::vector<EngineEvent>> PagedEngine::Step() {
     if (failed.Has(sequence->group)) continue;
     AppendToken(*sequence, *std::move(tokens[i]), live_.version,
                 static_cast<int32_t>(tokens.size()), drawn);
-    ++num_tokens_sampled_;
+    ++counted_.num_tokens_sampled;
     const absl::Status emitted = EmitIfEnded(sequence, events);
     if (!emitted.ok()) failed.Add(*sequence, GroupFailure::kText, emitted);
   }
   EndFailed(failed, events);
-  ++num_steps_;
-  total_.bytes += runner_->account().bytes;
-  total_.flops += runner_->account().flops;
+  ++counted_.num_steps;
+  counted_.step_bytes += runner_->account().bytes;
+  counted_.step_flops += runner_->account().flops;
   const double seconds = MonotonicSeconds() - begin;
-  step_seconds_ += seconds;
+  counted_.step_seconds += seconds;
   for (EngineEvent& event : events) {
     if (auto* started = std::get_if<GroupStarted>(&event)) started->seconds_ago = seconds;
   }
@@ -400,19 +393,12 @@ std::vector<GroupKey> PagedEngine::Install(std::unique_ptr<StagedWeights> staged
 
 EngineStats PagedEngine::Stats() const {
   const Scheduler& s = scheduler_;
-  EngineStats stats;
+  EngineStats stats = counted_;
   stats.num_groups_waiting = s.num_waiting();
   stats.num_groups_running = s.num_running();
   stats.kv_used_tokens = s.blocks().num_held() * KvBlockPool::kBlockTokens;
   stats.kv_capacity_tokens = s.blocks().num_blocks() * KvBlockPool::kBlockTokens;
-  stats.num_tokens_sampled = num_tokens_sampled_;
-  stats.num_prompt_tokens_computed = num_prompt_tokens_computed_;
   stats.kv_findable_tokens = s.blocks().num_findable() * KvBlockPool::kBlockTokens;
-  stats.num_groups_failed = num_groups_failed_;
-  stats.num_steps = num_steps_;
-  stats.step_bytes = total_.bytes;
-  stats.step_flops = total_.flops;
-  stats.step_seconds = step_seconds_;
   stats.num_preemptions = s.stats().num_preemptions;
   stats.num_prefix_hits = s.stats().num_prefix_hits;
   stats.num_prefix_misses = s.stats().num_prefix_misses;

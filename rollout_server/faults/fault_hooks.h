@@ -17,7 +17,6 @@
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/engine/forward/plan_inputs.h"
 #include "rollout_server/engine/forward/staged_weights.h"
 #include "rollout_server/engine/forward/token_runner.h"
 #include "rollout_server/engine/schedule/group.h"

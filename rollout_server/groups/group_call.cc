@@ -40,7 +40,7 @@ void GroupCall::End(absl::Status error) {
   MutexLock lock(&mu_);
   if (!error_.ok() || summary_) return;
   error_ = std::move(error);
-  completions_.clear();  // nobody gets them any more
+  completions_.clear();  // nobody reads them any more
 }
 
 void GroupCall::AddListener(std::shared_ptr<GroupListener> listener) {

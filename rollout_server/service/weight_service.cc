@@ -1,4 +1,4 @@
-#include "rollout_server/service/weight_service.h"
+#include "rollout_server/service/services.h"
 
 #include <grpcpp/grpcpp.h>
 

@@ -15,7 +15,7 @@
 namespace tandem::rollout {
 namespace {
 
-// For a thread that was called off to end.
+// How long a Join that was called off waits for its thread to end.
 constexpr std::chrono::seconds kGoodbye(2);
 
 constexpr std::string_view kHostMarks = ".-_:%[]";  // beside letters and digits
@@ -26,7 +26,7 @@ absl::Status Check(const comm::PushSeatOffer& offer) {
                                                    offer.members.size(), ": servers have 1 to ",
                                                    offer.members.size() - 1));
   }
-  // A collective library repeats it in the log as it is.
+  // The collective library writes the host to the log unchanged.
   if (!std::ranges::all_of(offer.store_host, [](unsigned char c) {
         return absl::ascii_isalnum(c) ||
                kHostMarks.find(static_cast<char>(c)) != std::string_view::npos;
@@ -138,7 +138,7 @@ absl::Status PushSeat::Receive(int64_t membership, const std::vector<Bucket>& bu
     return absl::FailedPreconditionError(
         absl::StrCat("this server is not in push group ", membership, ": call JoinPushGroup"));
   }
-  // While one bucket is stored the next one is under way.
+  // While one bucket is stored, the next one is received.
   std::array<Incoming, 2> incoming;
   absl::Status received = absl::OkStatus(), stored = absl::OkStatus();
   if (!buckets.empty()) received = incoming[0].Start(*group, store, 0, buckets[0]);
@@ -180,7 +180,7 @@ void PushSeat::Abort(const std::string& reason) {
 
 void PushSeat::Leave(const std::string& reason) {
   Abort(reason);
-  std::shared_ptr<comm::PushMember> group;  // ends without the lock
+  std::shared_ptr<comm::PushMember> group;  // destroyed without the lock
   MutexLock lock(&mu_);
   member_.swap(group);
   if (joining_ == nullptr) return;

@@ -23,6 +23,7 @@
 #include "rollout_server/engine/sampling/sampler.h"
 #include "rollout_server/engine/sampling/score_options.h"
 #include "rollout_server/engine/schedule/scheduler.h"
+#include "rollout_server/engine/schedule/sequence.h"
 #include "rollout_server/engine/schedule/stop_ids.h"
 
 namespace tandem::rollout {
@@ -137,5 +138,16 @@ std::span<const int32_t> ForbiddenIds(const TokenDraw& draw);  // rising
 
 // SampleToken, for a draw and its row of logits.
 absl::StatusOr<SampledToken> DrawOnHost(const TokenDraw& draw, std::span<const float> logits);
+
+struct PlanInputs {
+  std::vector<TokenInput> tokens;    // in the order of the plan's work
+  std::vector<int64_t> logits_rows;  // indices of `tokens` whose logits are needed
+  // The sequences that get a token, in order of their row of logits, and how each one samples it.
+  std::vector<Sequence*> sequences;
+  std::vector<TokenDraw> draws;
+};
+
+// What the runner computes and samples for a plan of the scheduler. Pure.
+PlanInputs BuildInputs(const StepPlan& plan);
 
 }  // namespace tandem::rollout

@@ -4,7 +4,7 @@
 // The idea is continuous batching (Orca, OSDI 2022) over a paged KV cache with copy-on-write
 // sharing (vLLM, SOSP 2023), with chunked prefill (Sarathi-Serve, OSDI 2024). A group waits by
 // priority and then by arrival, and is admitted when the sequence slots of its members and a
-// learned share of its worst case in KV blocks (overcommit.h) are free. A step computes one token
+// learned share of its worst case in KV blocks (Overcommit) are free. A step computes one token
 // of every decodable sequence, and then chunks of prompts, oldest group first, up to the token
 // budget. A group's prompt is computed once; its members then hold the same blocks and become
 // decodable together. A member that writes into a shared block gets a copy of it first. Full blocks
@@ -15,6 +15,8 @@
 // again before any new group is admitted. The oldest group alone always fits.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -22,7 +24,6 @@
 #include <vector>
 
 #include "rollout_server/engine/schedule/kv_block_pool.h"
-#include "rollout_server/engine/schedule/overcommit.h"
 #include "rollout_server/engine/schedule/sequence.h"
 
 namespace tandem::rollout {
@@ -63,6 +64,36 @@ struct KvLoan {
 struct SchedulerStats {
   uint64_t num_preemptions = 0;
   uint64_t num_prefix_hits = 0, num_prefix_misses = 0;  // blocks looked for
+};
+
+// The share of a group's worst case that the scheduler reserves. Most completions stop early, so
+// reserving the worst case leaves the cache half empty, while reserving what groups used on average
+// risks preemption. Pure.
+//
+// share = mean + 2 standard deviations of used / worst case over recent groups, at most 1; 1 until
+// kGroups have been seen, and again after the cache ran out.
+class Overcommit {
+ public:
+  static constexpr int kGroups = 16;
+
+  void OnFinished(double used_share) {
+    ++num_groups_;
+    const double weight = std::max(1.0 / num_groups_, 1.0 / kMemory);
+    const double difference = used_share - mean_;
+    mean_ += weight * difference;
+    variance_ = (1 - weight) * (variance_ + weight * difference * difference);
+  }
+
+  void OnPreempted() { *this = Overcommit(); }
+
+  double share() const {
+    return num_groups_ < kGroups ? 1.0 : std::min(1.0, mean_ + 2 * std::sqrt(variance_));
+  }
+
+ private:
+  static constexpr double kMemory = 64;  // groups
+  double num_groups_ = 0;
+  double mean_ = 0, variance_ = 0;
 };
 
 class Scheduler {
