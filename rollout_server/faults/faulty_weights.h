@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "common/model/model_config.h"
-#include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/model_weights.h"
 #include "rollout_server/engine/forward/staged_weights.h"

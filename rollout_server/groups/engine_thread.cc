@@ -123,7 +123,7 @@ void EngineThread::EndScore(Scores::iterator score, absl::StatusOr<ScoreResult> 
   const auto done = std::move(score->done);
   const bool is_owner = score->caller.is_owner;
   scores_.erase(score);  // gives its KV back
-  PublishStats();        // an engine without work would not until the next command
+  PublishStats();        // an idle engine would publish only at the next command
   LeaveScorePlace(is_owner);
   done(std::move(result));
 }
@@ -143,25 +143,12 @@ void EngineThread::SetPaused(bool paused, std::function<void(absl::Status)> done
   });
 }
 
-void EngineThread::Pause(std::function<void(absl::Status)> done) {
-  SetPaused(true, std::move(done));
-}
-
-void EngineThread::Resume(std::function<void(absl::Status)> done) {
-  SetPaused(false, std::move(done));
-}
-
 void EngineThread::ResumeIf(std::function<bool()> wanted) {
   Post([this, wanted = std::move(wanted)](Engine* engine) {
     if (engine == nullptr || !paused_.load() || !wanted()) return;
     paused_.store(false);
     if (callbacks_.on_resumed) callbacks_.on_resumed();
   });
-}
-
-absl::StatusOr<std::unique_ptr<StagedWeights>> EngineThread::Stage(
-    std::vector<HostTensor> tensors) {
-  return engine_->Stage(std::move(tensors));
 }
 
 absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> staged,
@@ -192,7 +179,7 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
     engine->HoldAdmissions(true);
     waiting_installs_.push_back(install);
   });
-  return result.get();  // bounded: a step, the running groups or the engine's end answer it
+  return result.get();  // ends with a step, the running groups, or the engine
 }
 
 EngineStats EngineThread::stats() const {
@@ -250,16 +237,16 @@ bool EngineThread::StepGroups() {
   return true;
 }
 
-// The owner and the others take turns, as far as both want scores. Turns and not precedence: what
-// the owner waits for may be KV that was lent to another's score, which must go on to give it back.
+// The owner and the others take turns while both want scores. The owner does not have precedence:
+// it may wait for KV that was lent to another's score, which must go on to give it back.
 EngineThread::Scores::iterator EngineThread::NextScore() {
   const auto whose = std::ranges::find(
       scores_, owners_turn_, [](const RunningScore& score) { return score.caller.is_owner; });
   return whose == scores_.end() ? scores_.begin() : whose;
 }
 
-// Ends the scores that nobody waits for, then a slice of the one whose turn it is. Groups get as
-// much time as the slice took before the next one.
+// Ends the scores that are no longer wanted, and then computes a slice of the one whose turn it is.
+// Before the next slice, groups get as much time as this one took.
 void EngineThread::StepScores(bool groups_run) {
   for (auto score = scores_.begin(); score != scores_.end();) {
     const auto one = score++;

@@ -7,12 +7,12 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <list>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -93,8 +93,8 @@ class EngineThread : public WeightSink {
   // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent. Pause:
   //   FAILED_PRECONDITION  an install waits for the running groups to end (in-flight policy drain);
   //                        in a pause they never would, and Install would wait for ever
-  void Pause(std::function<void(absl::Status)> done);
-  void Resume(std::function<void(absl::Status)> done);
+  void Pause(std::function<void(absl::Status)> done) { SetPaused(true, std::move(done)); }
+  void Resume(std::function<void(absl::Status)> done) { SetPaused(false, std::move(done)); }
   // Ends a pause if `wanted` returns true. It is called on the engine thread, in turn with the
   // other commands, and only in a pause.
   void ResumeIf(std::function<bool()> wanted);
@@ -104,7 +104,9 @@ class EngineThread : public WeightSink {
   // step, and with in-flight policy drain for the running groups. Returns the seconds the swap held
   // steps back.
   //   FAILED_PRECONDITION  policy drain, groups run, and the engine is paused: they would never end
-  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override;
+  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override {
+    return engine_->Stage(std::move(tensors));
+  }
   std::optional<Device> arrival_memory() const override { return engine_->arrival_memory(); }
   absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() override { return engine_->Arrive(); }
   absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,

@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
 #include "common/observe/history.h"
 #include "common/weights/digest.h"

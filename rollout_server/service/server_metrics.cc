@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 

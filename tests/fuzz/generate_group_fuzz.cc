@@ -1,7 +1,6 @@
 // Bytes of a GenerateGroup or Score request, from the wire to the last token: parsed, checked, and
 // run in a small engine when they ask for little. The first byte chooses the message.
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-// Reader and MakeSubmission: a caller of GroupRegistry without gRPC, and what it asks.
+// Reader and MakeSubmission: a caller of GroupRegistry without gRPC, and its submissions.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// MemoryArrival: ArrivingWeights in host memory: what a device is to a push, without one; and what
-// a scripted engine makes of it.
+// MemoryArrival: ArrivingWeights in host memory, in place of a device; and the part of a scripted
+// engine that uses it.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,7 @@ struct TextWeights : StagedWeights {
 
 class MemoryArrival : public ArrivingWeights {
  public:
-  // Bytes that nobody writes are '?'. `flip_in`: a tensor of which a bit is flipped on
-  // its way, -1: none.
+  // Bytes that are not written are '?'. `flip_in`: a tensor in which a bit is flipped; -1: none.
   explicit MemoryArrival(const std::vector<TensorSpec>& specs, int flip_in = -1)
       : weights_(std::make_unique<TextWeights>()), flip_in_(flip_in) {
     for (const TensorSpec& spec : specs) {

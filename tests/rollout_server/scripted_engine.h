@@ -11,14 +11,13 @@
 #include <deque>
 #include <limits>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/weights/digest.h"
-#include "rollout_server/groups/served_model.h"
+#include "rollout_server/engine/engine.h"
 #include "tests/rollout_server/memory_arrival.h"
+#include "tests/rollout_server/scripted_model.h"
 #include "tests/rollout_server/scripted_score.h"
 #include "tests/rollout_server/step_gate.h"
 
@@ -185,21 +184,5 @@ class ScriptedEngine : public EngineWithArrivals {
   uint64_t sampled_ = 0;
   int64_t num_scores_ = 0;
 };
-
-// What a server with a ScriptedEngine says that it serves.
-// Two tensors, a: F32 [2], b: BF16 [3], all zero.
-inline std::vector<TensorSpec> ScriptedTensors() {
-  return {{"a", DType::kF32, {2}}, {"b", DType::kBF16, {3}}};
-}
-
-inline ServedModel ScriptedModel() {
-  ServedModel model{.model_type = "scripted", .dtype = "bf16", .vocab_size = 1000};
-  model.max_context_tokens = 1000;
-  model.tensors = ScriptedTensors();
-  const std::vector<std::byte> zeros(8);
-  model.digests["a"] = Digest128({zeros.data(), 8});
-  model.digests["b"] = Digest128({zeros.data(), 6});
-  return model;
-}
 
 }  // namespace tandem::rollout::testing

@@ -12,11 +12,11 @@
 
 namespace tandem::rollout::testing {
 
-// Echoes what it was asked, a sequence in each slice.
+// Returns its own parameters as scores, one sequence in each slice.
 class ScriptedScore : public ScoreRun {
  public:
-  // `gate`: of the slices; null lets them all pass. `live`: of the engine. `num_scores`: as many of
-  // its scores as there are.
+  // `gate` holds slices back; null lets all pass. `live`: the engine's version. `num_scores`: the
+  // engine's count of scores.
   ScriptedScore(std::vector<ScoreSequence> sequences, const ScoreOptions& options, StepGate* gate,
                 const WeightVersion* live, int64_t* num_scores)
       : sequences_(std::move(sequences)),

@@ -34,8 +34,8 @@ absl::Status OnUploads(const char* what, const Work& work) {
   });
 }
 
-// The bytes of the tensor in `dtype`. What is kept wider was widened by appending zeros: its upper
-// halves are the very bits that came, whatever they mean.
+// The bytes of the tensor in `dtype`. A bf16 tensor that is stored as fp32 was widened by appending
+// zeros, so the upper halves are the bits that arrived.
 at::Tensor BitsOf(const at::Tensor& place, DType dtype) {
   if (place.scalar_type() == TypeOf(dtype)) return place;
   return place.view(-1).view(at::kShort).slice(0, 1, std::nullopt, 2).contiguous();
@@ -106,7 +106,7 @@ absl::Status CudaArrival::Write(size_t index, int64_t offset, std::span<const st
   }
   if (length == 0) return absl::OkStatus();
   return OnUploads("weights from a bucket to their place", [&] {
-    // copy_ reads only.
+    // from_blob wants a mutable pointer; copy_ only reads.
     const at::Tensor from = at::from_blob(const_cast<std::byte*>(bytes.data()), {length / width},
                                           cuda::On(TypeOf(dtype_)));
     place.view(-1).narrow(0, offset / width, length / width).copy_(from);
@@ -120,7 +120,7 @@ absl::StatusOr<std::vector<std::string>> CudaArrival::Seal() {
   at::Tensor host;
   TANDEM_RETURN_IF_ERROR(OnUploads("digests of weights on the device", [&] {
     const at::Tensor sums = at::zeros({count, 2}, cuda::On(at::kLong));
-    std::vector<at::Tensor> read;  // there until the kernels have ended
+    std::vector<at::Tensor> read;  // alive until the kernels have ended
     for (int64_t i = 0; i < count; ++i) {
       const at::Tensor& bits = read.emplace_back(BitsOf(places_[static_cast<size_t>(i)], dtype_));
       tandem::cuda::RunWordSums(

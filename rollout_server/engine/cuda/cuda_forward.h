@@ -1,10 +1,10 @@
 // CudaForward: the model's layers and its KV cache on a CUDA device. Inputs of a step are device
-// tensors. It never waits and depends on no host value but sizes, so that a call can be captured as a
-// CUDA graph. Everything runs on the current stream. Includes LibTorch.
+// tensors. It never waits and depends on no host value but sizes, so that a call can be captured as
+// a CUDA graph. Everything runs on the current stream. Includes LibTorch.
 //
-// Attention is paged (Kwon et al., SOSP 2023): a row attends over the blocks in its sequence's block
-// table. Long runs of prompt tokens instead gather their KV and use flash attention (Dao, ICLR 2024),
-// which is faster but whose bits depend on the batch composition.
+// Attention is paged (Kwon et al., SOSP 2023): a row attends over the blocks in its sequence's
+// block table. Long runs of prompt tokens instead gather their KV and use flash attention (Dao,
+// ICLR 2024), which is faster but whose bits depend on the batch composition.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,8 +40,8 @@ struct DeviceInputs {
 
 class CudaForward {
  public:
-  // Allocates the cache of num_blocks blocks. With `own_products` linear layers use RunMatmul, whose
-  // bits do not depend on the batch composition; else cuBLAS.
+  // Allocates the cache of num_blocks blocks. With `own_products` linear layers use RunMatmul,
+  // whose bits do not depend on the batch composition; else cuBLAS.
   CudaForward(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks, bool own_products);
 
   // The residual stream, and the output of the last layer, which is not yet added to it.
@@ -61,7 +61,8 @@ class CudaForward {
 
  private:
   at::Tensor Multiply(const at::Tensor& x, const at::Tensor& weight) const;
-  at::Tensor Norm(Residual& residual, const at::Tensor& weight) const;
+  void Norm(Residual& residual, const at::Tensor& weight, at::Tensor& normed,
+            const at::Tensor* chosen = nullptr, void* rest = nullptr) const;
   at::Tensor Attend(int64_t index, const CudaLayer& layer, const at::Tensor& qkv,
                     const DeviceInputs& inputs) const;
   void AttendPaged(const DeviceRange& range, const DeviceInputs& inputs, const at::Tensor& keys,

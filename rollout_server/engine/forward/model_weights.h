@@ -7,7 +7,6 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
-#include "common/model/numerics.h"
 #include "common/tensor/packed_matrix.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/staged_weights.h"

@@ -1,4 +1,4 @@
-// GroupRegistry without an engine: the test says what that reports, and what the clock shows.
+// GroupRegistry without an engine: the test makes the engine's reports and sets the clock.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -164,7 +164,7 @@ TEST_F(GroupRegistryAloneTest, RememberedGroupsAreForgottenBeforeOthersAreRefuse
     Finish(key, Drawn(key, 4000));
   }
   EXPECT_EQ(alone_.memory()->used(), 8000);
-  // Beside one of the two there is room for 1000 ids of 4 bytes.
+  // Beside one of the two groups, 1000 ids of 4 bytes fit.
   GroupSubmission large = MakeSubmission(3);
   large.request.prompt.assign(1000, 7);
   ASSERT_THAT(alone_.Join(std::move(large), std::make_shared<Reader>()), IsOk());
@@ -401,7 +401,7 @@ TEST(GroupRegistryOrderTest, ACallReturnsWhenItsOrderIsSentThoughAnotherThreadIs
     EXPECT_TRUE(groups.StopEarly("run", 1));
     return stopped.load();
   });
-  // It must not be done yet; where it is, that shows below, not in how long this takes.
+  // It must not be done yet; if it is, an expectation below fails.
   stops.wait_for(std::chrono::milliseconds(50));
   go_on.set_value();
   EXPECT_TRUE(stops.get());

@@ -133,7 +133,7 @@ TEST_F(GroupRegistryTest, AFullQueueRefusesAndSaysWhenToComeBack) {
 }
 
 TEST_F(GroupRegistryTest, AGroupThatWouldStartAfterItsDeadlineIsRefusedAtOnce) {
-  // Before any group has started, one is taken to start every half second.
+  // Before any group has started, the assumed pace is one every half second.
   ASSERT_THAT(groups_.Join(MakeSubmission(1), std::make_shared<Reader>()), IsOk());
   GroupSubmission submission = MakeSubmission(2);
   submission.seconds_left = 0.4;
@@ -195,7 +195,7 @@ TEST_F(GroupRegistryTest, AGroupThatFailsEndsWithItsOwnErrorAndIsNotRemembered) 
   EXPECT_THAT(reader->ReadAll(**failed).second,
               FailsWith(absl::StatusCode::kDataLoss, "non_finite_logits"));
   EXPECT_EQ(groups_.counts().running, 0);
-  // Asked for again it is computed again: other weights may be live by then.
+  // A repeated call computes it again, since other weights may be live by then.
   const auto again = groups_.Join(hostile, std::make_shared<Reader>());
   ASSERT_THAT(again, IsOk());
   EXPECT_NE(*again, *failed);
@@ -262,9 +262,8 @@ class GrowingEngine : public ScriptedEngine {
   std::map<GroupKey, ByteCharge> drawn_;
 };
 
-// After the third step two groups hold over 12000 bytes, and a score ends before the engine hears
-// that the younger group did. All is asked before the engine starts, so that it happens in that
-// order.
+// After the third step two groups hold over 12000 bytes, and a score ends before the engine is told
+// that the younger group has ended. All calls come before the engine starts, so the order is fixed.
 TEST(GroupRegistryMemoryTest, TheSameBytesEndNoSecondGroupWhenAScoreEndsMeanwhile) {
   StepGate gate;
   gate.Open();
@@ -332,7 +331,7 @@ TEST_F(GroupRegistryTest, AGroupThatJoinsAStoppedEngineEndsInsteadOfWaitingForIt
 }
 
 TEST_F(GroupRegistryTest, CallersThatComeAndGoOnManyThreadsLeaveNothingInTheEngine) {
-  // An abort that overtook its group's submission would leave the group to run for nobody.
+  // If an abort overtook its group's submission, the group would run without a caller.
   gate_.Open();
   std::vector<std::thread> callers;
   for (int64_t caller = 0; caller < 4; ++caller) {

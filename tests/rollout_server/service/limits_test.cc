@@ -1,4 +1,4 @@
-// The caps of a rollout server (docs/security.md#caps), each met by a caller that goes over it.
+// The caps of a rollout server (docs/security.md#caps), each exceeded by a caller.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 

@@ -1,11 +1,11 @@
-// DrawTokens: samples tokens from rows of logits on the device, with the whole record of each (stage
-// 2). It does what SampleToken and ScoreToken (rollout_server/engine/sampling/sampler.h) do, from the
-// same uniforms, but adds in another order. So log-probs agree to rounding, and tokens agree unless
-// the uniform falls that close to the border of two of them. Free of LibTorch and CUDA headers.
+// DrawTokens: samples tokens from rows of logits on the device, with the whole record of each
+// (stage 2). It does what SampleToken and ScoreToken (rollout_server/engine/sampling/sampler.h) do,
+// from the same uniforms, but adds in another order. So log-probs agree to rounding, and tokens
+// agree unless the uniform falls that close to the border of two of them. Free of LibTorch and CUDA
+// headers.
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
 #include "common/cuda/kernels.h"
@@ -90,8 +90,8 @@ struct DrawTask {
   const int32_t* forbidden = nullptr;
   // [num_draws] results; those of padding are not written.
   Drawn* drawn = nullptr;
-  // [*, KeptWords(V)]: row `kept_row` of a draw gets the ids that top-k, top-p and min-p leave. It is
-  // not written when no filter is on or the draw is greedy. Null when no draw has a kept_row.
+  // [*, KeptWords(V)]: row `kept_row` of a draw gets the ids that top-k, top-p and min-p leave. It
+  // is not written when no filter is on or the draw is greedy. Null when no draw has a kept_row.
   uint32_t* kept = nullptr;
   TopId* top = nullptr;       // [num_draws, kMostTop], or null when no draw lists any
   Scored* scored = nullptr;   // [num_draws], or null when no draw is a score
