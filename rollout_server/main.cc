@@ -10,7 +10,7 @@
 #include "common/base/version.h"
 #include "common/options/command_line.h"
 #include "common/options/options.h"
-#include "rollout_server/run_server.h"
+#include "rollout_server/rollout_server.h"
 
 namespace tandem::rollout {
 namespace {
@@ -58,7 +58,7 @@ int Main(int argc, char** argv) {
   app.add_flag(
       "--insecure-plaintext-open-to-the-network", insecure,
       "without TLS on an address that is not loopback: whoever reaches it can push weights");
-  app.add_flag("--help-config", help_config, "print every knob of `server` and `drift.inject`");
+  app.add_flag("--help-config", help_config, "print every option of `server` and `drift.inject`");
   app.add_flag("--version", version, "print the version");
   EndHelp(app, "", "rollout_server --model MODEL --port 50051");
   if (const std::optional<int> code = ParseCommandLine(app, argc, argv)) return *code;

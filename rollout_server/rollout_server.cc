@@ -1,11 +1,13 @@
 #include "rollout_server/rollout_server.h"
 
+#include <dlfcn.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,23 +15,34 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/options/command_line.h"
 #include "common/rendezvous/loopback.h"
 #include "common/rpc/caller_channel.h"
 #include "common/rpc/credentials.h"
 #include "rollout_server/service/injection_alarm.h"
 #include "rollout_server/service/readiness.h"
-#include "rollout_server/service/reflection.h"
-#include "rollout_server/service/rollout_service.h"
 #include "rollout_server/service/server_history.h"
-#include "rollout_server/service/weight_service.h"
+#include "rollout_server/service/services.h"
 
 namespace tandem::rollout {
 namespace {
 
-constexpr int kMaxStreams = 4096;            // of one connection
-constexpr int kMaxMetadataBytes = 16 << 10;  // of one call
-// Of the calls under way on a connection at its end: longer than a group or a push takes.
+constexpr int kMaxStreams = 4096;            // on one connection
+constexpr int kMaxMetadataBytes = 16 << 10;  // in one call
+// How long calls may go on when their connection has reached its age: longer than a group or a
+// weight push takes.
 constexpr int kGraceOfOldConnectionsMs = 3600 * 1000;
+
+// Every server that this process builds from now on serves reflection. The library registers itself
+// as it is loaded, which is why it is not linked: a program that links it always serves reflection.
+//   NOT_FOUND  the library is not installed
+absl::Status EnableReflection() {
+  if (dlopen(TANDEM_GRPC_REFLECTION_LIBRARY, RTLD_NOW | RTLD_GLOBAL) != nullptr) {
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat("server.reflection needs gRPC's ",
+                                          TANDEM_GRPC_REFLECTION_LIBRARY, ": ", dlerror()));
+}
 
 std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
                                      const rpc::AccessControl& access_control,
@@ -38,24 +51,30 @@ std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
   grpc::ServerBuilder builder;
   builder.AddListeningPort(options.listen, access_control.credentials(), port);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
-  // A second server on the port is an error, not half of the calls.
+  // A second server on the port is an error; with SO_REUSEPORT it would get half of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                              static_cast<int>(options.max_connection_age_seconds * 1e3));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kGraceOfOldConnectionsMs);
-  // A client behind a dead connection is found, and its groups are freed.
+  // Keepalive finds clients behind dead connections, whose groups are then freed.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, rpc::kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, rpc::kKeepaliveTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              rpc::kLeastPingDistanceMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  // A current gRPC refuses calls between the two limits by chance. Before 1.54 there is one limit,
-  // and no such name.
+  // gRPC from 1.54 on has two limits and refuses calls between them at random, so both are set to
+  // one value. Earlier versions do not know this name.
   builder.AddChannelArgument("grpc.absolute_max_metadata_size", kMaxMetadataBytes);
   for (grpc::Service* service : services) builder.RegisterService(service);
   return builder.BuildAndStart();
+}
+
+absl::StatusOr<LoadedEngine> LoadUnlessStopped(const ServerOptions& options,
+                                               const StopSignal& stop) {
+  const EndWhileLoading end(stop, static_cast<ExitCode>(options.stopped_exit_code));
+  return LoadEngine(options.model, options.engine);
 }
 
 }  // namespace
@@ -112,21 +131,22 @@ struct RolloutServer::Impl {
 
   void OnStats(const EngineStats& stats) { metrics.OnStats(stats); }
 
-  // Before the callers hear of them: a trainer cannot train on what the record does not have yet.
+  // Runs before the callers get the completions, so that a trainer never trains on a completion
+  // that the history does not have yet.
   void RecordDrawn(const std::vector<EngineEvent>& events) {
     if (options.history.empty()) return;
     for (const EngineEvent& event : events) {
       const auto* finished = std::get_if<CompletionFinished>(&event);
       if (finished == nullptr) continue;
-      const auto asked = groups.AskedAs(finished->key);
-      if (asked) history.Drew(std::get<0>(*asked), std::get<1>(*asked), finished->completion);
+      const std::optional<GroupName> name = groups.FindName(finished->key);
+      if (name) history.Drew(name->run_id, name->group_id, finished->completion);
     }
   }
 
   void OnGroup(const GroupReport& report) {
     metrics.OnGroup(report);
     if (tracer == nullptr) return;
-    // Its callers were told before, so it ended a moment ago.
+    // Its callers were told first, so the group ended a moment ago.
     const auto since_ns = static_cast<int64_t>((clock() - report.ended) * 1e9);
     RecordSpans(report, UnixNanoseconds() - since_ns, tracer.get());
   }
@@ -140,7 +160,7 @@ struct RolloutServer::Impl {
                            .live_epoch = live->epoch});
   }
 
-  // Probes and metrics read the parts until HideHealth.
+  // From here until HideHealth, probes and metrics read this object's parts.
   void ShowHealth() {
     Health* const health = observation->health();
     health->Set(Probe::kStarted, {true, "the model is loaded"});
@@ -173,8 +193,9 @@ struct RolloutServer::Impl {
     failed.NotifyAll();
   }
 
-  // A pause ends with the ownership that made it, also when that ends by the lease: a run that died
-  // in one would hold up everybody else for good. A claim that comes meanwhile keeps its own.
+  // A pause ends with the ownership of the run that paused, also when its lease runs out: else a
+  // run that died in a pause would block everybody for good. A claim that comes meanwhile keeps its
+  // own.
   void EndPauseThatNobodyOwns() {
     if (!engine.paused() || ownership.claim()) return;
     engine.ResumeIf([this] {
@@ -184,7 +205,7 @@ struct RolloutServer::Impl {
     });
   }
 
-  // For an alert before nobody can connect any more.
+  // For an alert before the certificate expires and nobody can connect any more.
   void ShowCertificate() {
     if (access_control.is_plaintext()) return;
     observation->metrics()
@@ -279,7 +300,8 @@ RolloutServer::~RolloutServer() {
   StartDrain();
   impl_->groups.FailAll(absl::UnavailableError("the server stops"), true);
   impl_->push_seat.Close("the server stops");
-  // Every RPC ends: groups have failed, commands are answered. The deadline cancels slow readers.
+  // Every RPC ends now, since groups have failed and commands are answered. The deadline is for
+  // slow readers, whose calls are cancelled.
   if (impl_->server) {
     impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
   }
@@ -319,10 +341,40 @@ void RolloutServer::Drain() {
     impl_->groups.FailAll(absl::UnavailableError("the server stopped before the group ended"),
                           true);
   }
-  // Shutdown waits for every call, whatever its deadline: a push group that forms would hold it.
+  // Shutdown waits for every call, whatever its deadline, and a push group that forms would hold
+  // it.
   impl_->push_seat.Close("the server stops");
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
   impl_->engine.Stop();
+}
+
+int Fail(const absl::Status& status, ExitCode code) {
+  PrintFailure("rollout_server", status);
+  return ToInt(code);
+}
+
+int RunServer(ServerOptions options) {
+  options.log.role = "rollout_server";
+  absl::Status bad = CheckOptions(options);
+  bad.Update(rpc::AccessControl::Check(options.tls));  // before the model is loaded
+  if (!bad.ok()) return Fail(bad, ExitCode::kUsage);
+  if (absl::Status log = log::Configure(options.log); !log.ok()) {
+    return Fail(log, ExitCode::kStorage);
+  }
+  const StopSignal stop;
+  Observation observation("rollout_server");
+  if (absl::Status served = observation.Serve(options.observe_listen); !served.ok()) {
+    return Fail(served, ExitCode::kUsage);
+  }
+  absl::StatusOr<LoadedEngine> engine = LoadUnlessStopped(options, stop);
+  if (!engine.ok()) return Fail(engine.status(), ExitCode::kBadModelOrData);
+  auto server = RolloutServer::Create(options, *std::move(engine), &observation);
+  if (!server.ok()) return Fail(server.status(), ExitCodeFor(server.status()));
+  std::printf("listening on %s\n", (*server)->address().c_str());
+  std::fflush(stdout);
+  const absl::Status ended = (*server)->Run(stop);
+  return ended.ok() ? static_cast<int>(options.stopped_exit_code)
+                    : Fail(ended, ExitCode::kInternal);
 }
 
 }  // namespace tandem::rollout

@@ -68,4 +68,75 @@ absl::Status CheckOptions(const ServerOptions& options) {
   return CheckTransport(options);
 }
 
+void BindOptions(OptionBinder& binder, ServerOptions& o) {
+  binder.Text("model", &o.model, "Hugging Face directory to load as version 0");
+  binder.Text("listen", &o.listen, "HOST:PORT of gRPC; port 0 picks a free one");
+  binder.Text(
+      "tls", &o.tls.directory,
+      "directory of tls.crt, tls.key and ca.crt: mutual TLS; empty: plaintext, on loopback only");
+  binder.Text("token_file", &o.tls.token_file,
+              "bearer tokens, one per line, of which callers must show one; empty: off");
+  binder.Flag(
+      "insecure_plaintext_open_to_the_network", &o.insecure_plaintext_open_to_the_network,
+      "serve without TLS on an address that is not loopback: whoever reaches it can push weights");
+  binder.Text("observe_listen", &o.observe_listen,
+              "HOST:PORT of probes, /metrics and /logs over plain HTTP, read-only; empty: off");
+  binder.Number("liveness_seconds", &o.liveness_seconds, {.min = 1, .max = 86400}, "s",
+                "/livez fails when the engine has work and did not move for this long");
+  binder.Text("trace_file", &o.trace_file,
+              "append spans of groups and commits here as OTLP JSON lines; empty: off");
+  binder.Text(
+      "history", &o.history,
+      "directory for a record of the weights installed and the completions drawn under them "
+      "(docs/run_directory.md); empty: off");
+  binder.Text("port_file", &o.port_file, "write the bound gRPC port to this file; empty: off");
+  binder.Integer("max_queued_groups", &o.max_queued_groups, {.min = 1, .max = 1e6}, "groups",
+                 "groups that may wait; more are refused with a retry hint");
+  binder.Integer("remembered_groups", &o.remembered_groups, {.min = 0, .max = 1e6}, "groups",
+                 "finished groups whose result a repeated call gets again");
+  binder.Integer("memory_bytes", &o.memory_bytes, {.min = 1 << 20, .max = 1e15}, "bytes",
+                 "host memory of groups beside the KV cache: waiting requests, records of drawn "
+                 "tokens with their supports and top_logprobs, results that are not fetched, "
+                 "remembered groups; when it is full these are forgotten, then groups are refused");
+  binder.Number("max_deadline_seconds", &o.max_deadline_seconds, {.min = 1, .max = 1e7}, "s",
+                "longest deadline of a GenerateGroup or Score call; a call with a later one, or "
+                "with none, is refused");
+  binder.Integer("max_message_bytes", &o.max_message_bytes, {.min = 4 << 20, .max = 1 << 30},
+                 "bytes", "largest gRPC message taken");
+  binder.Number("max_connection_age_seconds", &o.max_connection_age_seconds, {.min = 1, .max = 1e6},
+                "s",
+                "after this a connection takes no new call: callers make another and show who they "
+                "are by then");
+  binder.Number("lease_seconds", &o.lease_seconds, {.min = 0.1, .max = 86400}, "s",
+                "how long a silent run keeps the server, unless it names a lease");
+  binder.Number("drain_seconds", &o.drain_seconds, {.min = 0, .max = 86400}, "s",
+                "how long running groups may finish after SIGTERM");
+  binder.Integer("stopped_exit_code", &o.stopped_exit_code, {.min = 0, .max = 255}, "",
+                 "exit code after a signal and the drain; not 0 where 0 would say that the work is "
+                 "done, as to a Kubernetes Job");
+  binder.Flag("reflection", &o.reflection, "serve gRPC reflection");
+  binder.Section("log", "log of this process", [&](OptionBinder& b) {
+    b.Choice("level", &o.log.level,
+             {{"debug", log::Level::kDebug},
+              {"info", log::Level::kInfo},
+              {"warning", log::Level::kWarning},
+              {"error", log::Level::kError}},
+             "least level written");
+    b.Choice("format", &o.log.format, {{"text", log::Format::kText}, {"json", log::Format::kJson}},
+             "form of a line");
+    b.Text("file", &o.log.file, "also append to this file; empty: off");
+  });
+  binder.Section("engine", "model, KV cache and scheduler",
+                 [&](OptionBinder& b) { BindOptions(b, o.engine); });
+}
+
+void BindInjection(OptionBinder& binder, ServerOptions& o) {
+  binder.Section("drift", "drift lab", [&](OptionBinder& drift) {
+    drift.Section(
+        "inject",
+        "faults of known size in the rollout server, all off by default (docs/calibration.md)",
+        [&](OptionBinder& b) { BindOptions(b, o.engine.faults); });
+  });
+}
+
 }  // namespace tandem::rollout

@@ -90,7 +90,7 @@ absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
   rollout::ScoreOptions plain;
   plain.temperature = flags.how.temperature;
   if (flags.details || flags.how.top_k != plain.top_k || flags.how.top_p != plain.top_p ||
-      flags.how.min_p != plain.min_p || flags.how.precision != plain.precision) {
+      flags.how.min_p != plain.min_p || flags.how.arithmetic != plain.arithmetic) {
     return AsUsageError(absl::InvalidArgumentError(
         "--details, --top-k, --top-p, --min-p and the --*-bits are for the rollout engine: leave "
         "them out with --engine trainer"));
@@ -155,10 +155,11 @@ void AddFactorOptions(CLI::App* sub, ScoreFlags& flags) {
         ->check(CLI::Range(kLeastSignificandBits, kFp32SignificandBits))
         ->capture_default_str();
   };
-  bits("--body-bits", how.precision.body_bits, "the inputs of linear layers but the head");
-  bits("--head-bits", how.precision.head_bits, "the head's inputs and the logits");
-  bits("--kv-bits", how.precision.kv_bits, "keys and values");
-  bits("--rotary-bits", how.precision.rotary_bits, "rotary angles");
+  bits("--body-bits", how.arithmetic.precision.body_bits,
+       "the inputs of linear layers but the head");
+  bits("--head-bits", how.arithmetic.precision.head_bits, "the head's inputs and the logits");
+  bits("--kv-bits", how.arithmetic.precision.kv_bits, "keys and values");
+  bits("--rotary-bits", how.arithmetic.precision.rotary_bits, "rotary angles");
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"

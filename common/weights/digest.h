@@ -7,7 +7,6 @@
 #include <map>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "common/weights/host_tensor.h"
 

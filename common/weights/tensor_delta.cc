@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 
 // Differences are taken between bit patterns and not between values, so that adding one restores
 // the next version's bits exactly, for every dtype of that width. For values of one sign,

@@ -231,7 +231,7 @@ absl::Status AblationRun::ScoreCells(int64_t version) {
       TANDEM_RETURN_IF_ERROR(wide_->Install(Mix(engines, trainers, cast, head)));
     }
     ScoreOptions options = claims_;
-    SitePrecision& precision = options.precision;
+    SitePrecision& precision = options.arithmetic.precision;
     precision.body_bits =
         cell & bit_of(Part::kBody) ? engine_side_.body_bits : trainer_side_.body_bits;
     precision.kv_bits = cell & bit_of(Part::kKv) ? engine_side_.kv_bits : trainer_side_.kv_bits;

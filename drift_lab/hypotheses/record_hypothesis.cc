@@ -40,8 +40,7 @@ rollout::ScoreOptions RecordHypothesis::Transforms(const rollout::ScoreOptions& 
     options.top_k = static_cast<int32_t>(top_k);
   options.top_p = std::min(claims.top_p, static_cast<float>(top_p));
   options.min_p = std::max(claims.min_p, static_cast<float>(min_p));
-  options.precision = precision;
-  options.kv_quantisation = kv_quantisation;
+  options.arithmetic = {precision, kv_quantisation};
   return options;
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/site_precision.h"
+#include "common/model/forward_arithmetic.h"
 #include "drift_lab/hypotheses/part.h"
 #include "rollout_server/engine/sampling/score_options.h"
 

@@ -1,10 +1,10 @@
 // Engine: the model, its KV cache, the scheduler and the sampler behind one step function (stage
-// 2). EngineThread drives it for the services; `tandem generate` and `tandem score` drive it
-// directly.
+// 2). EngineThread drives it for the services; `tandem generate`, `tandem score` and the drift lab
+// drive it directly. Engine::Create makes the real one; tests serve a scripted one without a model.
 //
-// Use from one thread only, except Stage, which is thread-safe and may run beside Step. What one
-// group brings ends that group alone; after an error of Step the engine itself is broken and must
-// not be used any more (the process ends).
+// Use from one thread only, except Validate, Stage, Arrive and arrival_memory, which are
+// thread-safe and may run beside Step. A group that cannot go on ends alone; after an error of Step
+// the engine itself is broken and must not be used any more (the process ends).
 #pragma once
 
 #include <array>
@@ -12,78 +12,22 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
 #include "common/model/model_config.h"
-#include "common/model/numerics.h"
-#include "common/options/options.h"
 #include "common/tensor/machine_limits.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
+#include "rollout_server/engine/engine_options.h"
 #include "rollout_server/engine/forward/staged_weights.h"
 #include "rollout_server/engine/sampling/score_options.h"
-#include "rollout_server/engine/sampling/score_run.h"
 #include "rollout_server/engine/schedule/group.h"
-#include "rollout_server/faults/engine_faults.h"
 
 namespace tandem::rollout {
-
-// What becomes of groups that run when new weights are installed.
-enum class InFlight {
-  kKeep,  // they go on over the KV they have; their next tokens are drawn under the new weights
-  kRecompute,  // they go on, over KV computed anew under the new weights
-  kAbort,      // they end with ABORTED
-  kDrain,      // the install waits until they have ended; nothing is admitted meanwhile
-};
-
-std::string_view InFlightName(InFlight policy);  // "keep", ...
-
-struct EngineOptions {
-  Device device = Device::kCpu;
-  bool cuda_graphs = true;              // of steps of decodes; no matter on the CPU
-  Numerics numerics = Numerics::kFast;  // the other two are promises, checked at the start
-  ComputeDType dtype = ComputeDType::kBf16;
-  int64_t kv_capacity_tokens = 0;    // 0: on a CUDA device what memory leaves, else 32768
-  bool reserve_for_push = false;     // hold memory for a second version from the start on, so that
-                                     // no push fails for want of it
-  int64_t max_batch_sequences = 64;  // sequences in one decode step
-  int64_t max_step_tokens = 512;     // decode tokens and prompt chunks of one step
-  bool prefix_cache = true;          // full blocks of KV are found again by later prompts
-  InFlight in_flight = InFlight::kKeep;
-  int64_t num_threads = 0;  // 0: the cores of the machine
-  EngineFaults faults;      // none; bound by itself (engine_faults.h)
-};
-void BindOptions(OptionBinder& binder, EngineOptions& options);
-
-// What one Step made, in order.
-struct CompletionFinished {
-  GroupKey key = 0;
-  FinishedCompletion completion;
-};
-struct GroupFinished {
-  GroupKey key = 0;
-  int32_t num_prompt_tokens_cached = 0;
-  bool incomplete = false;  // StopEarly cut members short
-};
-struct GroupStarted {  // its prompt began to be computed
-  GroupKey key = 0;
-  double seconds_ago = 0;  // the step that admitted it took so long
-};
-struct GroupDecoding {  // its first tokens were drawn
-  GroupKey key = 0;
-};
-struct GroupFailed {  // the last of its group; the other groups go on with the bits they had
-  GroupKey key = 0;
-  GroupFailure cause = GroupFailure::kNonFiniteLogits;
-  absl::Status status;  // DATA_LOSS: names the cause, the completion and the token
-};
-using EngineEvent =
-    std::variant<GroupStarted, GroupDecoding, CompletionFinished, GroupFinished, GroupFailed>;
 
 struct EngineStats {
   int64_t num_groups_waiting = 0;  // admitted to the queue, no KV yet
@@ -93,7 +37,7 @@ struct EngineStats {
   int64_t kv_capacity_tokens = 0;
   uint64_t num_tokens_sampled = 0;
   uint64_t num_prompt_tokens_computed = 0;
-  // Of all steps: what they read and multiplied at least, and how long they took.
+  // Over all steps: the least they had to read and to multiply, and how long they took.
   double step_bytes = 0, step_flops = 0, step_seconds = 0;
   uint64_t num_steps = 0;
   std::array<uint64_t, kNumGroupFailures> num_groups_failed = {};  // by GroupFailure
@@ -111,84 +55,102 @@ class Engine {
   //   UNIMPLEMENTED  on that device: numerics kExact, faults
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_directory,
                                                         const EngineOptions& options);
-  ~Engine();
+  virtual ~Engine() = default;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // Could this group ever run here?
   //   INVALID_ARGUMENT  ValidateSampling; empty prompt; an id outside the vocabulary; prompt +
   //                     max_new_tokens over the context; worst case over the KV capacity; more
-  //                     completions than max_batch_sequences; CheckSomethingIsLeft. Thread-safe.
-  absl::Status Validate(const GroupRequest& request) const;
+  //                     completions than max_batch_sequences; CheckSomethingIsLeft
+  virtual absl::Status Validate(const GroupRequest& request) const = 0;
 
-  // Queues a group that Validate accepts (else its error): by priority, then in this order.
-  absl::Status Add(GroupRequest request);
-  void PutLast(GroupKey key);  // of those that wait, whatever its priority was
+  // Queues a group that Validate accepts (else its error), by priority and then by arrival.
+  virtual absl::Status Add(GroupRequest request) = 0;
+
+  // Moves a waiting group behind all others, whatever its priority was.
+  virtual void PutLast(GroupKey key) = 0;
 
   // Frees a group at once. False when the key is unknown.
-  bool Abort(GroupKey key);
+  virtual bool Abort(GroupKey key) = 0;
 
-  // Ends a group whose members have drawn something, as it stands: its unfinished members come out
-  // with what they have. Nothing when the key is unknown or nothing is drawn yet.
-  std::vector<EngineEvent> StopEarly(GroupKey key);
+  // Ends a group whose members have all sampled something: its unfinished members come out with the
+  // tokens that they have. Nothing when the key is unknown or a member has no token yet.
+  virtual std::vector<EngineEvent> StopEarly(GroupKey key) = 0;
 
-  bool HasWork() const;
+  virtual bool HasWork() const = 0;
 
   // One step: plan, build inputs, run, sample, commit. Call only while HasWork(). A group that
   // cannot go on for a reason of its own comes out as GroupFailed.
   //   INTERNAL  the device failed
-  absl::StatusOr<std::vector<EngineEvent>> Step();
+  virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
 
   // Packs a full set of tensors (ModelTensors order, weight_dtype()).
   //   INVALID_ARGUMENT  names, shapes or dtypes differ
-  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) const;
+  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
+      std::vector<HostTensor> tensors) const = 0;
 
-  // As TokenRunner's, of the spare place. Thread-safe; this engine outlives what Arrive gives.
-  std::optional<Device> arrival_memory() const;
-  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const;
+  // As those of TokenRunner, over the memory of the spare version. The engine must outlive what
+  // Arrive returns.
+  virtual std::optional<Device> arrival_memory() const = 0;
+  virtual absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const = 0;
 
-  // Serves from `staged` from the next Step on; tokens drawn from then on carry `version`. A
-  // pointer swap: microseconds (but for faults of weights). What becomes of running groups says
-  // options.in_flight; with kDrain the caller has held admissions until none was left. Returns the
-  // groups it ended (kAbort).
-  std::vector<GroupKey> Install(std::unique_ptr<StagedWeights> staged, WeightVersion version);
+  // Serves from `staged` from the next Step on; tokens sampled from then on carry `version`. This
+  // swaps a pointer and takes microseconds, except with faults on weights. options.in_flight says
+  // what becomes of running groups; with kDrain the caller has held admissions until none was left.
+  // Returns the groups it ended (kAbort).
+  virtual std::vector<GroupKey> Install(std::unique_ptr<StagedWeights> staged,
+                                        WeightVersion version) = 0;
 
-  // While held, no group is admitted: what runs can run out. HasWork() then means running groups.
-  void HoldAdmissions(bool hold);
+  // While held, no group is admitted, so that running groups can run out. HasWork() then means
+  // running groups.
+  virtual void HoldAdmissions(bool hold) = 0;
+  virtual InFlight in_flight() const = 0;
 
   // What the sampler would have recorded for each token of each sequence under the live weights.
-  // Groups take back the KV it is lent when they need it. In this engine, alone, slices and company
-  // change no bit; the rungs that compare them are there for engines where they do. Faults do not
-  // touch it: it computes with the weights that are claimed, and under the transforms and precision
-  // of `options` alone; unless `options` ask for the scores as served.
+  // Running groups take back the KV that a score was lent when they need it. In this engine neither
+  // `alone`, nor slices, nor the batch composition change any bit; ablation steps compare them for
+  // engines in which they do. Injected faults do not change scores, which use the claimed weights
+  // and only the transforms and arithmetic of `options`, unless options.as_served.
   //   INVALID_ARGUMENT  ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id
   //                     outside the vocabulary, over the context; segments (CheckSequences)
-  absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
-                                                       const ScoreOptions& options);
-  // The same to its end. Errors also of ScoreRun::Step.
+  virtual absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
+                                                               const ScoreOptions& options) = 0;
+  // StartScore, stepped to its end. Errors also of ScoreRun::Step.
   absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,
                                                    const ScoreOptions& options);
 
-  WeightVersion live_version() const;
-  InFlight in_flight() const;
-  const ModelConfig& config() const;
-  const Tokenizer& tokenizer() const;
-  DType weight_dtype() const;  // kF32 or kBF16
-  EngineStats Stats() const;
+  virtual WeightVersion live_version() const = 0;
+  virtual EngineStats Stats() const = 0;
 
-  // Of this machine with this engine's threads, now; between two steps. TokenRunner's errors.
-  absl::StatusOr<MachineLimits> MeasureLimits();
+  // Limits of this machine with this engine's threads, measured now; call between two steps. Errors
+  // as TokenRunner's.
+  virtual absl::StatusOr<MachineLimits> MeasureLimits() = 0;
+
+  // The model that Create loaded; a scripted engine has none.
+  const ModelConfig& config() const { return model_.config; }
+  const Tokenizer& tokenizer() const { return *model_.tokenizer; }
+  DType weight_dtype() const { return model_.weight_dtype; }  // kF32 or kBF16
   // What the forward's kernels are made for: "avx512", "cuda NVIDIA H100".
-  std::string kernels() const;
-
+  const std::string& kernels() const { return model_.kernels; }
   // Version 0 as served (cast to the engine dtype), Hugging Face layout: for digests.
-  const std::vector<HostTensor>& initial_tensors() const;
-  void DropInitialTensors();  // frees them once digested
+  const std::vector<HostTensor>& initial_tensors() const { return model_.initial_tensors; }
+  void DropInitialTensors() { model_.initial_tensors.clear(); }
+
+ protected:
+  struct Model {
+    ModelConfig config;
+    std::unique_ptr<const Tokenizer> tokenizer;
+    DType weight_dtype = DType::kF32;
+    std::string kernels;
+    std::vector<HostTensor> initial_tensors;
+  };
+
+  Engine() = default;
+  explicit Engine(Model model) : model_(std::move(model)) {}
 
  private:
-  struct Impl;
-  explicit Engine(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  Model model_;
 };
 
 }  // namespace tandem::rollout

@@ -2,7 +2,7 @@
 
 #include "common/model/numerics.h"
 #include "common/options/options.h"
-#include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/engine_options.h"
 
 namespace tandem::rollout {
 

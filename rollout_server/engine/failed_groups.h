@@ -1,11 +1,10 @@
-// FailedGroups: the groups that end by themselves in one step, while the engine and the others go
-// on. Use from the engine thread only.
+// FailedGroups: the groups that fail in one step, while the engine and the other groups go on. Use
+// from the engine thread only.
 #pragma once
 
 #include <vector>
 
 #include "absl/status/status.h"
-#include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/schedule/group.h"
 #include "rollout_server/engine/schedule/sequence.h"
 
@@ -13,11 +12,11 @@ namespace tandem::rollout {
 
 class FailedGroups {
  public:
-  // The group of this sequence fails at its next token. Of each group the first failure counts.
+  // The group of this sequence fails at its next token. Only a group's first failure counts.
   void Add(const Sequence& sequence, GroupFailure cause, const absl::Status& why);
 
-  // The same for a token that was not drawn, when `why` is an error of SampleToken. Any other is
-  // nobody's group's but the engine's: it comes back.
+  // The same when sampling failed with an error of SampleToken. Any other error is returned: it is
+  // the engine's and not this group's.
   absl::Status AddUndrawn(const Sequence& sequence, const absl::Status& why);
 
   bool Has(const RunningGroup* group) const {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,21 +13,20 @@ namespace tandem::rollout {
 namespace {
 
 constexpr int64_t kStepTokens = 256;  // of prompts, computed together
-// A run gives up when groups took all it was lent so often, and nothing was done in between.
+// A run gives up after groups took back all its KV this often without a sequence done in between.
 constexpr int kMostRecalls = 8;
 
-// A sequence on its way through the model. The last id is never computed: nothing is asked about
-// what follows.
+// A sequence that is being computed. Its last id is never computed, since no token follows it.
 struct Lane {
   size_t sequence = 0;
   std::shared_ptr<const KvLoan> loan;
   int64_t end = 0;           // positions [0, end) are computed
-  int64_t first_single = 0;  // from this position on, one in a step
+  int64_t first_single = 0;  // from this position on, one position a step
   int64_t next = 0;          // position
-  size_t segment = 0;        // of next
+  size_t segment = 0;        // that `next` lies in
 };
 
-// A token whose logits are wanted: they predict token `position + 1` of `sequence`.
+// A position whose logits are needed: they predict token `position + 1` of `sequence`.
 struct Prediction {
   size_t sequence = 0;
   int64_t position = 0;
@@ -60,8 +58,8 @@ SequenceScore Empty(size_t size) {
           zeros, zeros};
 }
 
-// The sequences that go through the model together are lanes; when the last of them is through, the
-// next ones begin.
+// The sequences that are computed together are lanes. When the last of them is done, the next ones
+// begin.
 class SlicedScore : public ScoreRun {
  public:
   SlicedScore(const ScoreContext& context, std::vector<ScoreSequence> sequences,
@@ -89,7 +87,7 @@ class SlicedScore : public ScoreRun {
       TANDEM_RETURN_IF_ERROR(CheckFits(waiting_.front()));
       Fill();
       if (lanes_.empty() && context_.scheduler->has_lent()) return ScoreProgress::kWaits;
-      if (lanes_.empty()) return NoRoom(waiting_.front());
+      if (lanes_.empty()) return NoFreeKv(waiting_.front());
     }
     TANDEM_RETURN_IF_ERROR(Compute(Next()));
     std::erase_if(lanes_, [this](const Lane& lane) {
@@ -106,7 +104,7 @@ class SlicedScore : public ScoreRun {
  private:
   int64_t SliceTokens() const { return std::min(kStepTokens, context_.max_step_tokens); }
 
-  // The weights that a run began under may have been given away since.
+  // The weights that the run began under may be overwritten after an install.
   absl::Status CheckWeights() const {
     if (context_.live->num_installs == began_under_.num_installs) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat(
@@ -114,14 +112,14 @@ class SlicedScore : public ScoreRun {
         began_under_.version.value, " was scored with: ask again"));
   }
 
-  absl::Status NoRoom(size_t sequence) const {
+  absl::Status NoFreeKv(size_t sequence) const {
     return rpc::Refused(
         absl::StatusCode::kResourceExhausted, rpc::Refusal::kMemoryFull,
         absl::StrCat("no KV cache is free for a sequence of ", sequences_[sequence].ids.size(),
                      " tokens; score when fewer groups run"));
   }
 
-  // In an empty cache, at least.
+  // Would the sequence fit an empty cache?
   absl::Status CheckFits(size_t sequence) const {
     const int64_t size = std::ssize(sequences_[sequence].ids);
     const int64_t room = context_.scheduler->blocks().num_blocks() * KvBlockPool::kBlockTokens;
@@ -134,18 +132,19 @@ class SlicedScore : public ScoreRun {
                      " tokens there are: raise engine.kv_capacity_tokens"));
   }
 
-  // A lane whose blocks groups took begins again later; what it has scored, it scores again.
+  // A lane whose blocks were recalled begins again later, from its first token.
   absl::Status TakeBackRecalled() {
     for (auto lane = lanes_.rbegin(); lane != lanes_.rend(); ++lane) {
       if (lane->loan->recalled) waiting_.push_front(lane->sequence);
     }
     const bool recalled = std::erase_if(lanes_, [](const Lane& l) { return l.loan->recalled; }) > 0;
     if (!recalled || !lanes_.empty() || ++num_recalls_ <= kMostRecalls) return absl::OkStatus();
-    return NoRoom(waiting_.front());
+    return NoFreeKv(waiting_.front());
   }
 
-  // Lanes for the sequences that wait: one when alone; in decode as many as blocks and places last
-  // for; in prefill as many as fill one step, so that no more blocks are lent than that needs.
+  // Starts lanes for waiting sequences: one when `alone`; for decode as many as blocks and
+  // max_sequences allow; for prefill as many as fill one step, to borrow no more blocks than
+  // needed.
   void Fill() {
     const bool decode = options_.path == ScorePath::kDecode;
     const int64_t most = options_.alone ? 1 : context_.max_sequences;
@@ -163,8 +162,8 @@ class SlicedScore : public ScoreRun {
     }
   }
 
-  // Single tokens first, then chunks of prompts, as the scheduler plans a step; of the lanes that
-  // stand at the same weights as the first one.
+  // The next slice: single tokens first, then chunks of prompts, as the scheduler plans a step, of
+  // those lanes that are at the same weights as the first one.
   Slice Next() {
     Slice slice;
     for (Lane& lane : lanes_) {
@@ -185,7 +184,7 @@ class SlicedScore : public ScoreRun {
     return lane.segment < segments.size() ? segments[lane.segment].end : lane.end;
   }
 
-  // A slice is computed under one set of weights: that of its first lane.
+  // Does the lane's next position use the slice's weights, which are those of its first lane?
   bool Joins(Lane& lane, Slice& slice) const {
     const std::vector<ScoreSegment>& segments = sequences_[lane.sequence].segments;
     while (lane.segment < segments.size() && lane.next >= segments[lane.segment].end)
@@ -232,10 +231,10 @@ class SlicedScore : public ScoreRun {
   const std::vector<ScoreSequence> sequences_;
   const ScoreOptions options_;
   const LiveWeights began_under_;
-  std::deque<size_t> waiting_;  // sequences
+  std::deque<size_t> waiting_;  // indices of sequences
   std::vector<Lane> lanes_;
   std::vector<SequenceScore> scores_;
-  int num_recalls_ = 0;  // of all lanes, since one was last through
+  int num_recalls_ = 0;  // of all lanes, since one was last done
 };
 
 }  // namespace

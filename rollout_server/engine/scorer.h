@@ -1,5 +1,5 @@
-// MakeScoreRun: given ids through the engine's own forward, KV cache and sampler, in whole chunks
-// (prefill) or one token a step (decode), side by side or alone. The ladder's hand.
+// MakeScoreRun: computes the scores of given ids by the engine's own forward, KV cache and sampler,
+// in chunks (prefill) or one token a step (decode), many sequences together or one by one.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,6 @@
 #include "common/model/model_config.h"
 #include "rollout_server/engine/forward/token_runner.h"
 #include "rollout_server/engine/sampling/score_options.h"
-#include "rollout_server/engine/sampling/score_run.h"
 #include "rollout_server/engine/schedule/scheduler.h"
 
 namespace tandem::rollout {
@@ -22,23 +21,23 @@ struct LiveWeights {
   uint64_t num_installs = 0;  // tells two installs of one version apart
 };
 
-// What all runs of an engine use; it outlives them.
+// What all score runs of an engine use. The objects must outlive the runs.
 struct ScoreContext {
   TokenRunner* runner = nullptr;
-  const StagedWeights* weights = nullptr;  // good until `live` changes
+  const StagedWeights* weights = nullptr;  // valid until `live` changes
   const LiveWeights* live = nullptr;
-  Scheduler* scheduler = nullptr;  // lends blocks nobody holds
-  int64_t max_sequences = 0;       // decoded side by side
+  Scheduler* scheduler = nullptr;  // lends free blocks
+  int64_t max_sequences = 0;       // decoded together
   int64_t max_step_tokens = 0;     // computed in one step, prompt chunks included
 };
 
 //   INVALID_ARGUMENT  T < 2 or over the context, num_prompt_tokens outside [0, T), an id outside
-//                     the vocabulary, segments that do not rise or whose weights are not of
+//                     the vocabulary, segments whose ends do not rise or whose weights are not from
 //                     `runner`
 absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const ModelConfig& config,
                             const TokenRunner& runner);
 
-// Of sequences that CheckSequences accepts, under options that ValidateScoreOptions accepts.
+// The run for sequences that CheckSequences accepts and options that ValidateScoreOptions accepts.
 std::unique_ptr<ScoreRun> MakeScoreRun(const ScoreContext& context,
                                        std::vector<ScoreSequence> sequences,
                                        const ScoreOptions& options);

@@ -78,13 +78,10 @@ void BindOptions(OptionBinder& binder, EngineFaults& faults) {
   BindWeightsAndRecords(binder, faults);
 }
 
-SitePrecision EngineFaults::precision() const {
-  return {static_cast<int>(body_bits), static_cast<int>(head_bits), static_cast<int>(kv_bits),
-          static_cast<int>(rotary_bits)};
-}
-
-KvQuantisation EngineFaults::kv_quantisation() const {
-  return {static_cast<int>(kv_quant_bits), kv_quant_from};
+ForwardArithmetic EngineFaults::arithmetic() const {
+  return {{static_cast<int>(body_bits), static_cast<int>(head_bits), static_cast<int>(kv_bits),
+           static_cast<int>(rotary_bits)},
+          {static_cast<int>(kv_quant_bits), kv_quant_from}};
 }
 
 std::vector<std::string> DescribeFaults(const EngineFaults& f) {
@@ -93,7 +90,7 @@ std::vector<std::string> DescribeFaults(const EngineFaults& f) {
   const auto add = [&](bool is_active, const auto&... parts) {
     if (is_active) active.push_back(absl::StrCat(parts...));
   };
-  const auto on = [&](auto EngineFaults::*dial) { return f.*dial != off.*dial; };
+  const auto on = [&](auto EngineFaults::*field) { return f.*field != off.*field; };
   const std::string record = NameOf(f.record), of = f.tensor.empty() ? "" : " of " + f.tensor;
   add(on(&EngineFaults::temperature), "temperature ", f.temperature, record);
   add(on(&EngineFaults::top_k), "top_k ", f.top_k, record);
@@ -121,11 +118,11 @@ std::vector<std::string> DescribeFaults(const EngineFaults& f) {
 
 absl::Status CheckFaults(const EngineFaults& faults, const ModelConfig& config) {
   const std::vector<TensorSpec> tensors = ModelTensors(config, DType::kF32);
-  const auto check = [&](const char* dial, const std::string& name) {
+  const auto check = [&](const char* field, const std::string& name) {
     const auto named = [&](const TensorSpec& spec) { return spec.name == name; };
     if (name.empty() || std::any_of(tensors.begin(), tensors.end(), named)) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("drift.inject.", dial, " is '", name, "': the model has ", tensors.size(),
+        absl::StrCat("drift.inject.", field, " is '", name, "': the model has ", tensors.size(),
                      " tensors, named like '", tensors[tensors.size() / 2].name, "'"));
   };
   TANDEM_RETURN_IF_ERROR(check("tensor", faults.tensor));

@@ -37,7 +37,7 @@ SamplingParams Drawn(const SamplingParams& claimed, const EngineFaults& faults) 
   return drawn;
 }
 
-// What the record of `id` would be, had it been drawn as claimed.
+// What the log-prob of `id` would be, had it been sampled as claimed.
 absl::StatusOr<float> ClaimedLogprob(std::span<const float> logits, const SamplingParams& claimed,
                                      std::span<const int32_t> forbidden, int32_t id) {
   std::vector<float> allowed(logits.begin(), logits.end());

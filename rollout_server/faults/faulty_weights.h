@@ -1,7 +1,7 @@
-// FaultyWeights: the weights that serve in place of the claimed ones when EngineFaults say so: of
-// versions before, on the way to them, or without one tensor. Keeps as many versions as that needs
-// in host memory and packs at the install, so an install takes as long as packing does. Use from
-// the engine thread only.
+// FaultyWeights: the weights that serve in place of the claimed ones when a fault acts on weights:
+// those of an earlier version, between two versions, or with one tensor not updated. It keeps the
+// versions that it needs in host memory and packs at the install, which therefore takes as long as
+// packing. Use from the engine thread only.
 #pragma once
 
 #include <deque>
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "common/model/model_config.h"
-#include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/model_weights.h"
 #include "rollout_server/engine/forward/staged_weights.h"
@@ -17,14 +16,7 @@
 
 namespace tandem::rollout {
 
-// What Engine::Stage gives out while weights are faulty: the claimed weights, and their tensors for
-// the history.
-struct StagedWithTensors : StagedWeights {
-  std::unique_ptr<StagedWeights> claimed;
-  std::vector<HostTensor> tensors;
-};
-
-// Tensors that own their bytes: a staging buffer is used again.
+// Copies that own their bytes, since a staging buffer is reused.
 std::vector<HostTensor> CopyTensors(const std::vector<HostTensor>& tensors);
 
 // (1 - a) x + a y, each element rounded to the tensors' dtype (F32 or BF16): exactly x at 0 and y
@@ -33,8 +25,8 @@ HostTensor BlendTensors(const HostTensor& x, const HostTensor& y, double a);
 
 class FaultyWeights {
  public:
-  // `first`: version 0, in ModelTensors order and the engine's dtype, owned. faults.weights()
-  // holds.
+  // `first`: version 0, in ModelTensors order and the engine's dtype, owned. Requires
+  // faults.weights().
   FaultyWeights(const ModelConfig& config, const EngineFaults& faults,
                 std::vector<HostTensor> first);
 

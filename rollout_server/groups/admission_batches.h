@@ -1,6 +1,6 @@
-// AdmissionBatches: holds the groups of a deterministic batch back until all are here, then
-// releases them in group_id order, so that what runs together does not depend on arrival. Used by
-// GroupRegistry.
+// AdmissionBatches: holds back the groups of a deterministic batch until all have arrived, and
+// releases them in group_id order, so that the batch composition does not depend on the order of
+// arrival. Used by GroupRegistry.
 //
 // Pure: no clock, no thread. Thread-compatible.
 #pragma once
@@ -33,19 +33,20 @@ class AdmissionBatches {
   absl::StatusOr<std::vector<GroupRequest>> Arrive(const BatchRef& batch, int64_t group_id,
                                                    GroupRequest request);
 
-  // The group's caller is gone; its place waits for it to be asked for again. False: not held. A
-  // batch that holds nothing any more remembers only which of its groups were aborted, and of such
-  // batches the latest kRememberedBatches are kept: whoever asks and aborts for ever fills nothing.
+  // The group's caller is gone; the batch waits for another call for the group. False when it is
+  // not held. A batch that holds no group any more only remembers which of its groups were aborted,
+  // and only the latest kRememberedBatches such batches are kept, so that repeated calls and aborts
+  // cannot fill the memory.
   bool Withdraw(const BatchRef& batch, int64_t group_id);
 
-  // The group was aborted for good: it counts as arrived. Returns what this releases.
+  // The group was aborted for good and counts as arrived. Returns the groups that this releases.
   std::vector<GroupRequest> Skip(const BatchRef& batch, int64_t group_id);
 
-  // Forgets the batches of a run, but for those that hold groups: it starts over under a new epoch,
-  // with the same numbers.
+  // Forgets the batches of a run, except those that hold groups. The run starts over under a new
+  // epoch, with the same numbers.
   void Forget(const std::string& run_id);
 
-  // Batches of which anything is known.
+  // Number of batches that are remembered in any way.
   size_t size() const { return batches_.size() + released_.size(); }
 
   static constexpr size_t kRememberedBatches = 256;
@@ -63,7 +64,7 @@ class AdmissionBatches {
 
   std::map<Key, Batch> batches_;
   std::deque<Key> released_;  // the latest kRememberedBatches
-  // Of batches_, those that hold nothing but have aborted groups, oldest first; as many.
+  // Those of batches_ that hold no group but have aborted ones, oldest first; as many at most.
   std::deque<Key> emptied_;
 };
 

@@ -18,7 +18,7 @@ absl::Status Stopped() { return absl::UnavailableError("the engine has stopped")
 
 }  // namespace
 
-EngineThread::EngineThread(std::unique_ptr<StepEngine> engine, const SecondsClock& clock)
+EngineThread::EngineThread(std::unique_ptr<Engine> engine, const SecondsClock& clock)
     : engine_(std::move(engine)), clock_(clock), heartbeat_(clock) {}
 
 EngineThread::~EngineThread() { Stop(); }
@@ -42,7 +42,7 @@ void EngineThread::Stop() {
 
 void EngineThread::Submit(std::vector<GroupRequest> groups) {
   auto shared = std::make_shared<std::vector<GroupRequest>>(std::move(groups));
-  Post([this, shared](StepEngine* engine) {
+  Post([this, shared](Engine* engine) {
     for (GroupRequest& group : *shared) {
       const GroupKey key = group.key;
       const absl::Status added = engine ? engine->Add(std::move(group)) : Stopped();
@@ -52,7 +52,7 @@ void EngineThread::Submit(std::vector<GroupRequest> groups) {
 }
 
 void EngineThread::PutLast(std::vector<GroupKey> keys) {
-  Post([keys = std::move(keys)](StepEngine* engine) {
+  Post([keys = std::move(keys)](Engine* engine) {
     for (const GroupKey key : keys) {
       if (engine) engine->PutLast(key);
     }
@@ -60,13 +60,13 @@ void EngineThread::PutLast(std::vector<GroupKey> keys) {
 }
 
 void EngineThread::Abort(GroupKey key) {
-  Post([key](StepEngine* engine) {
+  Post([key](Engine* engine) {
     if (engine) engine->Abort(key);
   });
 }
 
 void EngineThread::StopEarly(GroupKey key) {
-  Post([this, key](StepEngine* engine) {
+  Post([this, key](Engine* engine) {
     if (!engine) return;
     std::vector<EngineEvent> events = engine->StopEarly(key);
     if (!events.empty()) {
@@ -108,8 +108,7 @@ void EngineThread::Score(std::vector<ScoreSequence> sequences, const ScoreOption
   absl::Status has_place = TakeScorePlace(caller.is_owner);
   if (!has_place.ok()) return done(std::move(has_place));
   auto shared = std::make_shared<std::vector<ScoreSequence>>(std::move(sequences));
-  Post([this, shared, options, done = std::move(done),
-        caller = std::move(caller)](StepEngine* engine) {
+  Post([this, shared, options, done = std::move(done), caller = std::move(caller)](Engine* engine) {
     absl::StatusOr<std::unique_ptr<ScoreRun>> run = Stopped();
     if (engine) run = engine->StartScore(std::move(*shared), options);
     if (!run.ok()) {
@@ -124,13 +123,13 @@ void EngineThread::EndScore(Scores::iterator score, absl::StatusOr<ScoreResult> 
   const auto done = std::move(score->done);
   const bool is_owner = score->caller.is_owner;
   scores_.erase(score);  // gives its KV back
-  PublishStats();        // an engine without work would not until the next command
+  PublishStats();        // an idle engine would publish only at the next command
   LeaveScorePlace(is_owner);
   done(std::move(result));
 }
 
 void EngineThread::SetPaused(bool paused, std::function<void(absl::Status)> done) {
-  Post([this, paused, done = std::move(done)](StepEngine* engine) {
+  Post([this, paused, done = std::move(done)](Engine* engine) {
     absl::Status changed = engine ? absl::OkStatus() : Stopped();
     if (engine && paused && !waiting_installs_.empty()) {
       changed = absl::FailedPreconditionError(
@@ -144,25 +143,12 @@ void EngineThread::SetPaused(bool paused, std::function<void(absl::Status)> done
   });
 }
 
-void EngineThread::Pause(std::function<void(absl::Status)> done) {
-  SetPaused(true, std::move(done));
-}
-
-void EngineThread::Resume(std::function<void(absl::Status)> done) {
-  SetPaused(false, std::move(done));
-}
-
 void EngineThread::ResumeIf(std::function<bool()> wanted) {
-  Post([this, wanted = std::move(wanted)](StepEngine* engine) {
+  Post([this, wanted = std::move(wanted)](Engine* engine) {
     if (engine == nullptr || !paused_.load() || !wanted()) return;
     paused_.store(false);
     if (callbacks_.on_resumed) callbacks_.on_resumed();
   });
-}
-
-absl::StatusOr<std::unique_ptr<StagedWeights>> EngineThread::Stage(
-    std::vector<HostTensor> tensors) {
-  return engine_->Stage(std::move(tensors));
 }
 
 absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> staged,
@@ -170,7 +156,7 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
   auto shared = std::make_shared<std::unique_ptr<StagedWeights>>(std::move(staged));
   auto swapped = std::make_shared<std::promise<absl::StatusOr<double>>>();
   std::future<absl::StatusOr<double>> result = swapped->get_future();
-  Command install = [this, shared, swapped, version](StepEngine* engine) {
+  Command install = [this, shared, swapped, version](Engine* engine) {
     if (!engine) return swapped->set_value(Stopped());
     const double begin = MonotonicSeconds();
     const std::vector<GroupKey> ended = engine->Install(std::move(*shared), version);
@@ -183,7 +169,7 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
           key, absl::AbortedError("new weights came (engine.in_flight is abort): ask again"));
     }
   };
-  Post([this, swapped, install = std::move(install)](StepEngine* engine) {
+  Post([this, swapped, install = std::move(install)](Engine* engine) {
     if (!engine || engine->in_flight() != InFlight::kDrain) return install(engine);
     if (paused_.load() && engine->Stats().num_groups_running > 0) {
       return swapped->set_value(absl::FailedPreconditionError(
@@ -193,7 +179,7 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
     engine->HoldAdmissions(true);
     waiting_installs_.push_back(install);
   });
-  return result.get();  // bounded: a step, the running groups or the engine's end answer it
+  return result.get();  // ends with a step, the running groups, or the engine
 }
 
 EngineStats EngineThread::stats() const {
@@ -251,16 +237,16 @@ bool EngineThread::StepGroups() {
   return true;
 }
 
-// The owner and the others take turns, as far as both want scores. Turns and not precedence: what
-// the owner waits for may be KV that was lent to another's score, which must go on to give it back.
+// The owner and the others take turns while both want scores. The owner does not have precedence:
+// it may wait for KV that was lent to another's score, which must go on to give it back.
 EngineThread::Scores::iterator EngineThread::NextScore() {
   const auto whose = std::ranges::find(
       scores_, owners_turn_, [](const RunningScore& score) { return score.caller.is_owner; });
   return whose == scores_.end() ? scores_.begin() : whose;
 }
 
-// Ends the scores that nobody waits for, then a slice of the one whose turn it is. Groups get as
-// much time as the slice took before the next one.
+// Ends the scores that are no longer wanted, and then computes a slice of the one whose turn it is.
+// Before the next slice, groups get as much time as this one took.
 void EngineThread::StepScores(bool groups_run) {
   for (auto score = scores_.begin(); score != scores_.end();) {
     const auto one = score++;

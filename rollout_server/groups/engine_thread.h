@@ -1,5 +1,5 @@
-// EngineThread: the one thread that owns the engine. Commands go in through a queue and run between
-// two steps; what a step made comes out through callbacks, on that thread (stage 2).
+// EngineThread: the one thread that owns the engine (stage 2). Commands wait in a queue and run
+// between two steps. The events of a step go to callbacks, on that thread.
 //
 // Life cycle: construct, Start, Stop (or destroy). Thread-safe after Start. It waits passively: an
 // idle or paused server costs no CPU. After Stop, or after the engine failed, every command is
@@ -7,12 +7,12 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <list>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -22,8 +22,8 @@
 #include "common/base/mutex.h"
 #include "common/base/weight_version.h"
 #include "common/observe/health.h"
-#include "rollout_server/groups/step_engine.h"
-#include "rollout_server/weights/weight_sink.h"
+#include "rollout_server/engine/engine.h"
+#include "rollout_server/weights/weight_receiver.h"
 
 namespace tandem::rollout {
 
@@ -32,11 +32,11 @@ struct ScoreResult {
   WeightVersion version;  // the weights that scored
 };
 
-// Who asks for scores.
+// The caller of Score.
 struct ScoreCaller {
   bool is_owner = false;  // of the run that owns the server
-  // Asked on the engine thread before each slice, without a lock held: the score ends with its
-  // first error. Null: wanted to the end.
+  // Called on the engine thread before each slice, without a lock held. The score ends with the
+  // first error that it returns. Null: wanted to the end.
   std::function<absl::Status()> wanted;
 };
 
@@ -48,14 +48,14 @@ class EngineThread : public WeightSink {
     // Add refused this group, or an install ended it.
     std::function<void(GroupKey, const absl::Status&)> on_rejected;
     std::function<void(WeightVersion)> on_installed;  // before Install returns
-    // After every step, before its events; what it aborts is gone before the next step.
+    // After every step, before its events. Groups that it aborts are gone before the next step.
     std::function<void()> on_stepped;
     std::function<void(const EngineStats&)> on_stats;     // after every step and command
     std::function<void(const absl::Status&)> on_failure;  // a step failed: the last call
     std::function<void()> on_resumed;                     // a pause ended
   };
 
-  explicit EngineThread(std::unique_ptr<StepEngine> engine,
+  explicit EngineThread(std::unique_ptr<Engine> engine,
                         const SecondsClock& clock = MonotonicSeconds);
   ~EngineThread() override;  // Stop
   EngineThread(const EngineThread&) = delete;
@@ -75,14 +75,14 @@ class EngineThread : public WeightSink {
 
   void Abort(GroupKey key);
 
-  // Ends a group with what it has drawn (events); one that has drawn nothing is aborted and
+  // Ends a group with the tokens that it has (events). A group without tokens is aborted and
   // rejected.
   void StopEarly(GroupKey key);
 
-  // Computes slice by slice, in turn with other scores; while the owner wants scores, every second
-  // slice is one of its own, however many others wait. While groups decode, all scores together
-  // take at most half of the time; no command waits for more than a slice. `done` runs on the
-  // engine thread, or here when refused.
+  // Scores are computed slice by slice, in turn. While the owner wants scores, every second slice
+  // is one of its own, however many others wait. While groups decode, all scores together take at
+  // most half of the time, and no command waits for more than a slice. `done` runs on the engine
+  // thread, or on this one when the score is refused.
   //   RESOURCE_EXHAUSTED  QUEUE_FULL: kMaxWaitingScores are not done yet, or kMaxScoresOfOthers of
   //                       callers that do not own the server
   //   ABORTED             new weights were installed before it was done
@@ -92,12 +92,11 @@ class EngineThread : public WeightSink {
 
   // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent. Pause:
   //   FAILED_PRECONDITION  an install waits for the running groups to end (in-flight policy drain);
-  //                        in a pause they never would, and the caller of Install would wait for
-  //                        ever
-  void Pause(std::function<void(absl::Status)> done);
-  void Resume(std::function<void(absl::Status)> done);
-  // Ends a pause if `wanted` says so, which is asked on the engine thread, in turn with the other
-  // commands, and only in a pause.
+  //                        in a pause they never would, and Install would wait for ever
+  void Pause(std::function<void(absl::Status)> done) { SetPaused(true, std::move(done)); }
+  void Resume(std::function<void(absl::Status)> done) { SetPaused(false, std::move(done)); }
+  // Ends a pause if `wanted` returns true. It is called on the engine thread, in turn with the
+  // other commands, and only in a pause.
   void ResumeIf(std::function<bool()> wanted);
   bool paused() const { return paused_.load(); }
 
@@ -105,7 +104,9 @@ class EngineThread : public WeightSink {
   // step, and with in-flight policy drain for the running groups. Returns the seconds the swap held
   // steps back.
   //   FAILED_PRECONDITION  policy drain, groups run, and the engine is paused: they would never end
-  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override;
+  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override {
+    return engine_->Stage(std::move(tensors));
+  }
   std::optional<Device> arrival_memory() const override { return engine_->arrival_memory(); }
   absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() override { return engine_->Arrive(); }
   absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,
@@ -114,18 +115,18 @@ class EngineThread : public WeightSink {
   // As of the last step or command.
   EngineStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Since the thread last ended a step or took up a command; 0 while it has nothing to do. Staging
-  // weights is not its work, so a long push does not show here.
+  // Seconds since the thread last ended a step or took up a command; 0 while it has nothing to do.
+  // Weights are staged on other threads, so a long weight push does not show here.
   double SilentSeconds() const { return heartbeat_.SilentSeconds(); }
 
   static constexpr int kMaxWaitingScores = 64;
-  // Half of the places, as guests have half of the queue of groups; also while nobody owns the
-  // server, so that a run finds places free when it claims it. The owner may fill all of them.
+  // Half of the places, as in the queue of groups. This holds also while nobody owns the server, so
+  // that a run finds free places when it claims it. The owner may fill all of them.
   static constexpr int kMaxScoresOfOthers = kMaxWaitingScores / 2;
 
  private:
   // Called with the engine, or with null when there is none any more.
-  using Command = std::function<void(StepEngine*)>;
+  using Command = std::function<void(Engine*)>;
 
   struct RunningScore {
     std::unique_ptr<ScoreRun> run;
@@ -150,14 +151,14 @@ class EngineThread : public WeightSink {
   void SetPaused(bool paused, std::function<void(absl::Status)> done);
   void CloseQueue() ABSL_LOCKS_EXCLUDED(mu_);  // answers what waits
 
-  const std::unique_ptr<StepEngine> engine_;
+  const std::unique_ptr<Engine> engine_;
   Callbacks callbacks_;
   const SecondsClock clock_;
-  // Of the engine thread:
-  std::deque<Command> waiting_installs_;  // for running groups to end
-  Scores scores_;                         // not done; of each kind the first has the next turn
-  bool owners_turn_ = true;               // at the next slice, if it wants a score
-  double owed_seconds_ = 0;               // that groups may step before the next slice
+  // Used by the engine thread only:
+  std::deque<Command> waiting_installs_;  // until running groups have ended
+  Scores scores_;  // not done; the first of the owner's and the first of the others are next
+  bool owners_turn_ = true;  // at the next slice, if the owner wants a score
+  double owed_seconds_ = 0;  // how long groups may step before the next slice
   std::thread thread_;
   Heartbeat heartbeat_;
   std::atomic<bool> paused_{false};
@@ -167,7 +168,7 @@ class EngineThread : public WeightSink {
   std::deque<Command> commands_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  // Not done, refused ones left out.
+  // Scores that were taken and are not done.
   int owners_scores_ ABSL_GUARDED_BY(mu_) = 0, others_scores_ ABSL_GUARDED_BY(mu_) = 0;
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
 };

@@ -1,11 +1,9 @@
-// GroupCall: everything one group has given so far, for one or more callers. GroupRegistry appends;
-// each caller reads at its own pace with a cursor, so a caller that joins late gets all of it
-// again.
-//
-// Thread-safe.
+// One group at this server, from the call that submits it to the report of how it went:
+// GroupSubmission, GroupCall and GroupReport.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,9 +13,53 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
+#include "common/observe/tracer.h"
 #include "rollout_server/engine/schedule/group.h"
+#include "rollout_server/groups/admission_batches.h"
 
 namespace tandem::rollout {
+
+// One call for a group, as RolloutService hands it to GroupRegistry.
+struct GroupSubmission {
+  std::string run_id;  // empty: from a client without ownership, whose groups are not remembered
+  // ScopeOf the caller (ownership.h). Two callers never share a group, whatever run and number they
+  // name.
+  std::string caller;
+  // From a client without ownership, while a run owns the server: all such groups together get half
+  // of the queue and of memory_bytes.
+  bool yields = false;
+  bool unowned = false;  // nobody owned the server when it was let in
+  int64_t group_id = 0;
+  std::string fingerprint;  // equal for equal requests
+  GroupRequest request;     // GroupRegistry sets its key
+  std::optional<AdmissionBatches::BatchRef> batch;
+  double seconds_left = std::numeric_limits<double>::infinity();  // until the caller's deadline
+  TraceContext trace;              // the caller's span; none: not traced
+  int64_t min_weight_version = 0;  // no token may be from older weights
+  int64_t live_version = 0;        // no token of a group that starts from now on is older
+};
+
+// How one group went, for metrics and spans.
+struct GroupReport {
+  int64_t group_id = 0;
+  TraceContext trace;  // of the first call for it; may be none
+  // Seconds on the registry's clock: when the call came, when the engine admitted it, and when its
+  // first and its last token were sampled.
+  double arrived = 0, started = 0, decoding = 0, ended = 0;
+  int64_t num_completions = 0;
+  int64_t num_tokens = 0, longest_tokens = 0;  // in all completions, in the longest
+  int64_t num_spanning_tokens = 0;  // in completions that more than one weight version sampled
+};
+
+// Mean time between two tokens of the longest completion; 0 for one of a single token.
+inline double SecondsBetweenTokens(const GroupReport& report) {
+  if (report.longest_tokens < 2) return 0;
+  return (report.ended - report.decoding) / static_cast<double>(report.longest_tokens - 1);
+}
+
+// Records "generate_group" with its children "queue", "prefill" and "decode". `ended_unix_ns` is
+// the moment report.ended.
+void RecordSpans(const GroupReport& report, int64_t ended_unix_ns, Tracer* tracer);
 
 struct GroupSummary {
   int32_t num_completions = 0;
@@ -39,6 +81,10 @@ class GroupListener {
 
 using CompletionPtr = std::shared_ptr<const FinishedCompletion>;
 
+// Everything one group has given so far, for one or more callers. GroupRegistry appends; each
+// caller reads at its own pace with a cursor, so a caller that joins late gets all of it again.
+//
+// Thread-safe.
 class GroupCall {
  public:
   struct Nothing {};  // wait for OnProgress

@@ -18,7 +18,7 @@ using rpc::Refused;
 
 double Milliseconds(double from, double to) { return from > 0 ? (to - from) * 1e3 : 0; }
 
-// What a request holds while it waits or runs.
+// Bytes that a request holds while it waits or runs.
 int64_t RequestBytes(const GroupRequest& request) {
   const SamplingParams& sampling = request.sampling;
   size_t bytes = sizeof(GroupRequest) +
@@ -27,12 +27,13 @@ int64_t RequestBytes(const GroupRequest& request) {
   return static_cast<int64_t>(bytes);
 }
 
-GroupName NameOf(const GroupAsk& ask) {
-  return {ask.run_id, ask.group_id,
-          ask.run_id.empty() ? absl::StrCat(ask.caller, ask.fingerprint) : ask.caller};
+GroupName NameOf(const GroupSubmission& submission) {
+  return {submission.run_id, submission.group_id,
+          submission.run_id.empty() ? absl::StrCat(submission.caller, submission.fingerprint)
+                                    : submission.caller};
 }
 
-// Nobody can put a group into the batch of another caller.
+// The owner of an admission batch: nobody can put a group into the batch of another caller.
 std::string BatchOwner(const std::string& run_id, const std::string& caller) {
   return caller.empty() ? run_id : absl::StrCat(run_id, "\n", caller);
 }
@@ -47,9 +48,9 @@ GroupRegistry::GroupRegistry(Runner runner, Limits limits, SecondsClock clock,
       on_finished_(std::move(on_finished)),
       remembered_(limits_.remembered_groups) {}
 
-// Called after every change: returns when what was ordered so far was sent, then tells `told` to
-// look. An answer that comes inline, out of an order, returns at once: the order's own call goes
-// on.
+// Called after every change. Returns when the orders given so far were sent, and then tells `told`
+// to look. A call from inside an order (an engine that has stopped answers inline) returns at once:
+// the outer call goes on sending.
 void GroupRegistry::SendAndTell(const Listeners& told) {
   {
     MutexLock lock(&mu_);
@@ -77,43 +78,45 @@ void GroupRegistry::SendAndTell(const Listeners& told) {
 }
 
 absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::Join(
-    Ask ask, std::shared_ptr<GroupListener> listener) {
+    GroupSubmission submission, std::shared_ptr<GroupListener> listener) {
   Listeners told;
-  absl::StatusOr<std::shared_ptr<GroupCall>> call = JoinOrStart(std::move(ask), listener, &told);
+  absl::StatusOr<std::shared_ptr<GroupCall>> call =
+      JoinOrStart(std::move(submission), listener, &told);
   SendAndTell(told);
   return call;
 }
 
 absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
-    Ask ask, const std::shared_ptr<GroupListener>& listener, Listeners* told) {
-  if (ask.batch) ask.batch->run_id = BatchOwner(ask.run_id, ask.caller);
+    GroupSubmission submission, const std::shared_ptr<GroupListener>& listener, Listeners* told) {
+  if (submission.batch) submission.batch->run_id = BatchOwner(submission.run_id, submission.caller);
   MutexLock lock(&mu_);
-  const GroupName name = NameOf(ask);
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<GroupCall> known, FindKnown(name, ask, told));
+  const GroupName name = NameOf(submission);
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<GroupCall> known, FindKnown(name, submission, told));
   if (known) {
     known->AddListener(listener);
     return known;
   }
   if (!refusal_.ok()) return refusal_;
-  TANDEM_RETURN_IF_ERROR(CheckRoom(ask));
+  TANDEM_RETURN_IF_ERROR(CheckLimits(submission));
 
   const GroupKey key = next_key_++;
-  Entry entry{name, ask.fingerprint, ask.batch, std::make_shared<GroupCall>(), Phase::kHeld};
-  entry.arrived = clock_();
-  entry.report.group_id = ask.group_id;
-  entry.report.trace = std::move(ask.trace);
-  entry.priority = ask.request.priority;
-  entry.live_version = ask.live_version;
-  entry.yields = ask.yields;
-  entry.memory = std::make_shared<ByteMeter>(ask.yields ? guests_memory_ : memory_);
-  ask.request.charge = ByteCharge(entry.memory, RequestBytes(ask.request));
-  ask.request.key = key;
+  Entry entry{name, submission.fingerprint, submission.batch, std::make_shared<GroupCall>(),
+              Phase::kHeld};
+  entry.report.arrived = clock_();
+  entry.report.group_id = submission.group_id;
+  entry.report.trace = std::move(submission.trace);
+  entry.priority = submission.request.priority;
+  entry.live_version = submission.live_version;
+  entry.yields = submission.yields;
+  entry.memory = std::make_shared<ByteMeter>(submission.yields ? others_memory_ : memory_);
+  submission.request.charge = ByteCharge(entry.memory, RequestBytes(submission.request));
+  submission.request.key = key;
   std::vector<GroupRequest> released;
-  if (ask.batch) {
-    TANDEM_ASSIGN_OR_RETURN(released,
-                            batches_.Arrive(*ask.batch, ask.group_id, std::move(ask.request)));
+  if (submission.batch) {
+    TANDEM_ASSIGN_OR_RETURN(released, batches_.Arrive(*submission.batch, submission.group_id,
+                                                      std::move(submission.request)));
   } else {
-    released.push_back(std::move(ask.request));
+    released.push_back(std::move(submission.request));
   }
   std::shared_ptr<GroupCall> call = entry.call;
   call->AddListener(listener);
@@ -123,41 +126,40 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
   return call;
 }
 
-// The group of this name that runs or is remembered, or null. One with tokens of weights older than
-// the caller now takes is none: it gives way, and is drawn anew.
-absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::FindKnown(const GroupName& name,
-                                                                    const Ask& ask,
-                                                                    Listeners* told) {
+// The group of this name that runs or is remembered, or null. A group with tokens from weights
+// older than the caller now accepts is ended or forgotten, and is then sampled anew.
+absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::FindKnown(
+    const GroupName& name, const GroupSubmission& submission, Listeners* told) {
   const auto mismatch = [&] {
     return absl::InvalidArgumentError(
-        absl::StrCat("group ", ask.group_id, " of run '", ask.run_id,
+        absl::StrCat("group ", submission.group_id, " of run '", submission.run_id,
                      "' was asked for with another prompt or other parameters"));
   };
   if (const auto found = keys_.find(name); found != keys_.end()) {
     const GroupKey key = found->second;
     Entry& entry = entries_.at(key);
-    if (entry.fingerprint != ask.fingerprint) return mismatch();
-    if (entry.phase != Phase::kRunning) entry.live_version = ask.live_version;
-    if (entry.live_version >= ask.min_weight_version) return entry.call;
+    if (entry.fingerprint != submission.fingerprint) return mismatch();
+    if (entry.phase != Phase::kRunning) entry.live_version = submission.live_version;
+    if (entry.live_version >= submission.min_weight_version) return entry.call;
     EndNow(key,
-           absl::AbortedError(absl::StrCat("group ", ask.group_id,
+           absl::AbortedError(absl::StrCat("group ", submission.group_id,
                                            " was asked for again from weights of version ",
-                                           ask.min_weight_version, " at least")),
+                                           submission.min_weight_version, " at least")),
            told);
     return nullptr;
   }
   const RememberedGroups::Finished* const done = remembered_.Find(name);
   if (done == nullptr) return nullptr;
-  if (done->fingerprint != ask.fingerprint) return mismatch();
-  if (done->oldest_version >= ask.min_weight_version) return done->call;
+  if (done->fingerprint != submission.fingerprint) return mismatch();
+  if (done->oldest_version >= submission.min_weight_version) return done->call;
   remembered_.Forget(name);
   return nullptr;
 }
 
-absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
-  if (ask.batch && ask.batch->num_groups > limits_.max_queued_groups) {
+absl::Status GroupRegistry::CheckLimits(const GroupSubmission& submission) {
+  if (submission.batch && submission.batch->num_groups > limits_.max_queued_groups) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "admission batch of ", ask.batch->num_groups,
+        "admission batch of ", submission.batch->num_groups,
         " groups never fits a queue of max_queued_groups = ", limits_.max_queued_groups));
   }
   const int64_t queued = CountsLocked().queued;
@@ -166,43 +168,45 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
                    absl::StrCat("the queue is full: ", queued, " groups wait (max_queued_groups = ",
                                 limits_.max_queued_groups, ")"));
   }
-  if (ask.yields && queued >= limits_.max_queued_groups / 2) {
+  if (submission.yields && queued >= limits_.max_queued_groups / 2) {
     return Refused(
         absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
-        absl::StrCat("the queue is full for guests: ", queued, " groups wait, and the rest of its ",
-                     limits_.max_queued_groups,
+        absl::StrCat("the queue is full for clients without ownership: ", queued,
+                     " groups wait, and the rest of its ", limits_.max_queued_groups,
                      " places (max_queued_groups) is for the run that owns this server"));
   }
-  // What a batch holds back waits for the batch, not for the engine; what has a lower priority
+  // A group that its batch holds back does not wait for the engine yet, and one of lower priority
   // starts later than this one.
   const auto waiting = std::ranges::count_if(entries_, [&](const auto& one) {
-    return one.second.phase == Phase::kQueued && one.second.priority >= ask.request.priority;
+    return one.second.phase == Phase::kQueued && one.second.priority >= submission.request.priority;
   });
-  if (static_cast<double>(waiting) * pace_.interval() > ask.seconds_left) {
+  if (static_cast<double>(waiting) * pace_.interval() > submission.seconds_left) {
     return Refused(absl::StatusCode::kResourceExhausted, Refusal::kDeadlineBeforeStart,
                    absl::StrCat("refused at once: ", waiting, " groups wait and one starts every ",
                                 absl::StrFormat("%.2g", pace_.interval()),
                                 " s, so this one would start after its deadline in ",
-                                absl::StrFormat("%.2g", ask.seconds_left), " s"));
+                                absl::StrFormat("%.2g", submission.seconds_left), " s"));
   }
-  return CheckMemory(ask);
+  return CheckMemory(submission);
 }
 
-absl::Status GroupRegistry::CheckMemory(const Ask& ask) {
-  const int64_t wanted_bytes = RequestBytes(ask.request), limit = limits_.memory_bytes;
-  if (wanted_bytes > (ask.yields ? limit / 2 : limit)) {
+absl::Status GroupRegistry::CheckMemory(const GroupSubmission& submission) {
+  const int64_t wanted_bytes = RequestBytes(submission.request), limit = limits_.memory_bytes;
+  if (wanted_bytes > (submission.yields ? limit / 2 : limit)) {
     return Refused(absl::StatusCode::kInvalidArgument, Refusal::kTooLarge,
                    absl::StrCat("the request alone has ", wanted_bytes, " bytes: groups ",
-                                ask.yields ? "of guests may hold half of " : "may hold ",
+                                submission.yields ? "of clients without ownership may hold half of "
+                                                  : "may hold ",
                                 "server.memory_bytes = ", limit));
   }
   while (memory_->used() + wanted_bytes > limit && remembered_.ForgetOldest()) {
   }
-  if (ask.yields && GuestsBytes() + wanted_bytes > limit / 2) {
-    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
-                   absl::StrCat("the memory for groups of guests is full: they hold ",
-                                GuestsBytes(), " bytes, and half of server.memory_bytes = ", limit,
-                                " is for the run that owns this server"));
+  if (submission.yields && OthersBytes() + wanted_bytes > limit / 2) {
+    return Refused(
+        absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
+        absl::StrCat("the memory for groups of clients without ownership is full: they hold ",
+                     OthersBytes(), " bytes, and half of server.memory_bytes = ", limit,
+                     " is for the run that owns this server"));
   }
   if (memory_->used() + wanted_bytes <= limit) return absl::OkStatus();
   return Refused(
@@ -220,7 +224,7 @@ void GroupRegistry::SubmitReleased(std::vector<GroupRequest> groups) {
   for (GroupRequest& group : groups) {
     Entry& entry = entries_.at(group.key);
     entry.phase = Phase::kQueued;
-    group.priority = entry.priority;  // lower than it was asked for where it was put behind
+    group.priority = entry.priority;  // may have been lowered by PutOthersBehind
   }
   auto shared = std::make_shared<std::vector<GroupRequest>>(std::move(groups));
   orders_.push_back([this, shared] { runner_.submit(std::move(*shared)); });
@@ -233,7 +237,7 @@ void GroupRegistry::EndNow(GroupKey key, const absl::Status& error, Listeners* t
   for (auto& listener : entry.call->listeners()) told->push_back(std::move(listener));
   Remove(key);
   if (entry.phase == Phase::kHeld) {
-    batches_.Withdraw(*entry.batch, std::get<1>(entry.name));
+    batches_.Withdraw(*entry.batch, entry.name.group_id);
   } else {
     orders_.push_back([this, key] { runner_.abort(key); });
   }
@@ -262,7 +266,7 @@ bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id, const std
     const Entry& entry = entries_.at(*found);
     const std::optional<AdmissionBatches::BatchRef> held_in =
         entry.phase == Phase::kHeld ? entry.batch : std::nullopt;
-    // For good: the rest of its batch does not wait for it. Skipped before it is withdrawn.
+    // The rest of its batch must not wait for it, so it is skipped before EndNow withdraws it.
     std::vector<GroupRequest> released;
     if (held_in) released = batches_.Skip(*held_in, group_id);
     EndNow(*found, absl::AbortedError(absl::StrCat("group ", group_id, " was aborted")), &told);
@@ -289,10 +293,10 @@ bool GroupRegistry::StopEarly(const std::string& run_id, int64_t group_id,
 
 std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id, int64_t group_id,
                                                     const std::string& caller) const {
-  // A guest's group may be there several times, once per question.
-  const auto key = keys_.lower_bound(GroupName(run_id, group_id, caller));
-  if (key == keys_.end() || std::get<0>(key->first) != run_id ||
-      std::get<1>(key->first) != group_id || !absl::StartsWith(std::get<2>(key->first), caller)) {
+  // A client without ownership may have several groups of one number, one for each request.
+  const auto key = keys_.lower_bound({run_id, group_id, caller});
+  if (key == keys_.end() || key->first.run_id != run_id || key->first.group_id != group_id ||
+      !absl::StartsWith(key->first.caller, caller)) {
     return std::nullopt;
   }
   return key->second;
@@ -327,7 +331,7 @@ void GroupRegistry::PutOthersBehind(const std::string& run_id, const std::string
     std::erase_if(put_behind_, [](const auto& one) { return one->used() == 0; });
     std::vector<GroupKey> waiting;
     for (auto& [key, entry] : entries_) {
-      const bool is_owners = std::get<0>(entry.name) == run_id && std::get<2>(entry.name) == caller;
+      const bool is_owners = entry.name.run_id == run_id && entry.name.caller == caller;
       if (is_owners || entry.yields) continue;
       entry.yields = true;
       entry.priority = std::numeric_limits<int32_t>::min();
@@ -343,13 +347,13 @@ void GroupRegistry::PutOthersBehind(const std::string& run_id, const std::string
                              "' claimed this server: what others asked for before waits behind its "
                              "groups, in half of the queue and of server.memory_bytes, and this "
                              "group was beyond that"));
-    for (const GroupKey key : WaitingGuestsBeyondHalf()) EndNow(key, beyond_half, &told);
+    for (const GroupKey key : WaitingOthersBeyondHalf()) EndNow(key, beyond_half, &told);
   }
   SendAndTell(told);
 }
 
-// The youngest of those that wait, behind as many as fill half of the queue or of the memory.
-std::vector<GroupKey> GroupRegistry::WaitingGuestsBeyondHalf() const {
+// The youngest waiting groups: those beyond half of the queue or of the memory.
+std::vector<GroupKey> GroupRegistry::WaitingOthersBeyondHalf() const {
   int64_t num_waiting = 0, bytes = 0;
   std::vector<GroupKey> beyond;
   for (const auto& [key, entry] : entries_) {
@@ -363,8 +367,8 @@ std::vector<GroupKey> GroupRegistry::WaitingGuestsBeyondHalf() const {
   return beyond;
 }
 
-int64_t GroupRegistry::GuestsBytes() const {
-  int64_t bytes = guests_memory_->used();
+int64_t GroupRegistry::OthersBytes() const {
+  int64_t bytes = others_memory_->used();
   for (const auto& one : put_behind_) bytes += one->used();
   return bytes;
 }
@@ -386,7 +390,7 @@ void GroupRegistry::EndHeld(const std::optional<std::string>& run_id, const absl
   std::vector<GroupKey> held;
   for (const auto& [key, entry] : entries_) {
     if (entry.phase != Phase::kHeld) continue;
-    if (!run_id || std::get<0>(entry.name) == *run_id) held.push_back(key);
+    if (!run_id || entry.name.run_id == *run_id) held.push_back(key);
   }
   for (const GroupKey key : held) EndNow(key, error, told);
 }
@@ -419,7 +423,7 @@ void GroupRegistry::NoteStarts(const std::vector<EngineEvent>& events) {
     const auto* const started = std::get_if<GroupStarted>(&event);
     if (started == nullptr || !entries_.contains(started->key)) continue;
     ++num_started;
-    seconds_ago = started->seconds_ago;  // of one step, the same for all
+    seconds_ago = started->seconds_ago;  // the same for all groups of a step
   }
   if (num_started > 0) pace_.Started(num_started, clock_() - seconds_ago);
 }
@@ -441,15 +445,6 @@ void GroupRegistry::Count(const FinishedCompletion& completion, Entry* entry) {
   entry->drawn_from = std::min(entry->drawn_from, oldest);
 }
 
-GroupReport GroupRegistry::ReportOf(const Entry& entry, double now) {
-  GroupReport report = entry.report;
-  report.arrived = entry.arrived;
-  report.started = entry.started;
-  report.decoding = entry.decoding;
-  report.ended = now;
-  return report;
-}
-
 void GroupRegistry::Apply(EngineEvent event, Listeners* told,
                           std::vector<GroupReport>* finished_groups) {
   const GroupKey key = std::visit([](const auto& one) { return one.key; }, event);
@@ -459,11 +454,11 @@ void GroupRegistry::Apply(EngineEvent event, Listeners* told,
   const double now = clock_();
   if (const auto* started = std::get_if<GroupStarted>(&event)) {
     entry.phase = Phase::kRunning;
-    entry.started = now - started->seconds_ago;
+    entry.report.started = now - started->seconds_ago;
     return;
   }
   if (std::holds_alternative<GroupDecoding>(event)) {
-    entry.decoding = now;
+    entry.report.decoding = now;
     return;
   }
   for (auto& listener : entry.call->listeners()) told->push_back(std::move(listener));
@@ -481,11 +476,12 @@ void GroupRegistry::Apply(EngineEvent event, Listeners* told,
   GroupSummary summary;
   summary.num_prompt_tokens_cached = std::get<GroupFinished>(event).num_prompt_tokens_cached;
   summary.incomplete = std::get<GroupFinished>(event).incomplete;
-  summary.queue_ms = Milliseconds(entry.arrived, entry.started);
-  summary.prefill_ms = Milliseconds(entry.started, entry.decoding);
-  summary.decode_ms = Milliseconds(entry.decoding, now);
+  entry.report.ended = now;
+  summary.queue_ms = Milliseconds(entry.report.arrived, entry.report.started);
+  summary.prefill_ms = Milliseconds(entry.report.started, entry.report.decoding);
+  summary.decode_ms = Milliseconds(entry.report.decoding, now);
   entry.call->End(summary);
-  finished_groups->push_back(ReportOf(entry, now));
+  finished_groups->push_back(entry.report);
   Remember(entry);
   Remove(key);
 }
@@ -505,25 +501,26 @@ void GroupRegistry::OnRejected(GroupKey key, const absl::Status& status) {
 
 void GroupRegistry::KeepWithinMemory() {
   const int64_t limit = limits_.memory_bytes;
-  if (memory_->used() <= limit / 2) return;  // guests' half is not full either
+  if (memory_->used() <= limit / 2) return;  // nor is the others' half full
   Listeners told;
   {
     MutexLock lock(&mu_);
     while (memory_->used() > limit && remembered_.ForgetOldest()) {
     }
-    const int64_t over = memory_->used() - limit, guests_over = GuestsBytes() - limit / 2;
-    const int64_t freed = EndYoungest(/*only_guests=*/true, std::max(over, guests_over), &told);
-    EndYoungest(/*only_guests=*/false, over - freed, &told);
+    const int64_t over = memory_->used() - limit, others_over = OthersBytes() - limit / 2;
+    const int64_t freed = EndYoungest(/*only_others=*/true, std::max(over, others_over), &told);
+    EndYoungest(/*only_others=*/false, over - freed, &told);
   }
   SendAndTell(told);
 }
 
-// Ends the youngest groups that run until `bytes` are free, or soon will be; returns how many.
-int64_t GroupRegistry::EndYoungest(bool only_guests, int64_t bytes, Listeners* told) {
+// Ends the youngest running groups, until `bytes` are free or will be when listeners let go.
+// Returns the bytes freed.
+int64_t GroupRegistry::EndYoungest(bool only_others, int64_t bytes, Listeners* told) {
   std::vector<GroupKey> youngest;
   int64_t freed = 0;
   for (auto one = entries_.rbegin(); one != entries_.rend() && freed < bytes; ++one) {
-    if (one->second.phase != Phase::kRunning || (only_guests && !one->second.yields)) continue;
+    if (one->second.phase != Phase::kRunning || (only_others && !one->second.yields)) continue;
     youngest.push_back(one->first);
     freed += one->second.memory->used();
   }
@@ -533,7 +530,7 @@ int64_t GroupRegistry::EndYoungest(bool only_guests, int64_t bytes, Listeners* t
 
 absl::Status GroupRegistry::OutgrewMemory(const Entry& entry) const {
   const int64_t held = entry.memory->used(), limit = limits_.memory_bytes;
-  const int64_t group_id = std::get<1>(entry.name);
+  const int64_t group_id = entry.name.group_id;
   if (held > (entry.yields ? limit / 2 : limit)) {
     return Refused(
         absl::StatusCode::kResourceExhausted, Refusal::kTooLarge,
@@ -549,7 +546,7 @@ absl::Status GroupRegistry::OutgrewMemory(const Entry& entry) const {
                    memory_->used(), " together (server.memory_bytes = ", limit, "); ask again"));
 }
 
-std::optional<GroupName> GroupRegistry::AskedAs(GroupKey key) const {
+std::optional<GroupName> GroupRegistry::FindName(GroupKey key) const {
   MutexLock lock(&mu_);
   const auto found = entries_.find(key);
   if (found == entries_.end()) return std::nullopt;
@@ -582,7 +579,7 @@ void GroupRegistry::Remove(GroupKey key) {
 }
 
 void GroupRegistry::Remember(const Entry& entry) {
-  if (std::get<0>(entry.name).empty() || limits_.remembered_groups == 0) return;
+  if (entry.name.run_id.empty() || limits_.remembered_groups == 0) return;
   remembered_.Add(entry.name, {entry.fingerprint, entry.call, entry.drawn_from});
 }
 

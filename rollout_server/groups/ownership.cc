@@ -104,7 +104,7 @@ absl::Status Ownership::CheckEpoch(const CallerProof& who, int64_t epoch) {
 absl::StatusOr<Standing> Ownership::CheckUser(const CallerProof& who) {
   MutexLock lock(&mu_);
   if (!Held()) return Standing::kUnowned;
-  if (who.run_id.empty()) return Standing::kGuest;
+  if (who.run_id.empty()) return Standing::kNotOwner;
   TANDEM_RETURN_IF_ERROR(CheckProof(who));
   Renew();
   return Standing::kOwner;
@@ -146,7 +146,7 @@ absl::Status Ownership::CheckProof(const CallerProof& who) const {
   if (differs == nullptr) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrFormat(
       "run '%s' owns this server for another %.1f s unless it renews or releases it, and this call "
-      "%s that it was claimed with; guests leave run_id empty",
+      "%s that it was claimed with; clients without ownership leave run_id empty",
       claim_.run_id, left, differs));
 }
 

@@ -1,8 +1,8 @@
 // Ownership: which run a rollout server belongs to, until when, and under which membership epoch.
 // A second trainer is refused until the first releases the server or its lease ends.
 //
-// A run id is a name, not a proof: GetInfo tells it to everybody. So a claim is bound to the secret
-// that its caller showed and, under TLS, to the name in its certificate, and whoever names the
+// A run id is a name, not a proof: GetInfo shows it to everybody. So a claim is bound to the secret
+// that its caller showed and, under TLS, to the name in its certificate. A call that names the
 // owner's run id without both is refused.
 //
 // Thread-safe. Time comes in through the constructor; a lease runs on the monotonic clock.
@@ -25,30 +25,30 @@ inline constexpr double kMaxLeaseSeconds = 86400;
 
 // Who makes a call, as far as the call shows it.
 struct CallerProof {
-  std::string run_id;       // that it names; empty: a guest
+  std::string run_id;       // that it names; empty: a client without ownership
   std::string certificate;  // the name in its certificate; empty in plaintext
   std::string secret;       // common/rpc/caller_secret.h; empty: it showed none
 };
 
-// A run id is shown on terminals, in logs and in metrics, and to other callers. Empty is a guest's.
+// A run id is shown on terminals, in logs, in metrics and to other callers. Empty is allowed: it is
+// that of a client without ownership.
 //   INVALID_ARGUMENT  over kMaxRunIdBytes, or with characters that act on a terminal (printable.h)
 absl::Status CheckRunId(const std::string& run_id);
 
-// Tells callers apart that name the same run, and guests: equal for the same certificate and secret
-// and for nobody else, 64 bytes. Empty for a caller that shows neither. No secret can be found from
-// it.
+// Tells callers apart that name the same run or none: a text of 64 bytes, equal only for the same
+// certificate and secret. Empty for a caller that shows neither. It does not reveal the secret.
 std::string ScopeOf(const CallerProof& who);
 
 // What a caller that is let in is to the server.
 enum class Standing {
-  kOwner,    // of the run that owns the server, with proof
-  kGuest,    // of no run, while one owns the server
-  kUnowned,  // nobody owns the server
+  kOwner,     // of the run that owns the server, with proof
+  kNotOwner,  // a client without ownership, while a run owns the server
+  kUnowned,   // nobody owns the server
 };
 
 class Ownership {
  public:
-  // `default_lease_seconds` > 0 is taken when a claim names none.
+  // `default_lease_seconds` > 0 holds for a claim that names no lease.
   Ownership(SecondsClock clock, double default_lease_seconds);
 
   // All calls that name the owner's run id without its proof fail with
@@ -75,15 +75,15 @@ class Ownership {
   // As CheckOwner, and `epoch` must be the claimed one.
   absl::Status CheckEpoch(const CallerProof& who, int64_t epoch) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Generation and scoring: the owner (renewed), guests (empty run_id), anyone while the server is
-  // free.
+  // Generation and scoring: for the owner (renewed), for clients without ownership (empty run_id),
+  // and for anyone while the server is free.
   //   FAILED_PRECONDITION  another run owns the server
   absl::StatusOr<Standing> CheckUser(const CallerProof& who) ABSL_LOCKS_EXCLUDED(mu_);
 
   std::string owner() const ABSL_LOCKS_EXCLUDED(mu_);  // empty: free
 
-  // A group call of the owner, admitted or not, that wants weights of at least `min_version`.
-  // Nothing is noted of anybody else.
+  // Notes a group call of the owner, admitted or not, that wants weights of at least `min_version`.
+  // Calls of anybody else are ignored.
   void NoteAsked(const CallerProof& who, int64_t min_version) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct LiveClaim {
@@ -97,7 +97,7 @@ class Ownership {
 
  private:
   bool Held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Of a server that is held: OK for its owner alone.
+  // While a run owns the server: OK for its owner alone.
   absl::Status CheckProof(const CallerProof& who) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Renew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

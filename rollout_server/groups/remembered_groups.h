@@ -1,32 +1,37 @@
-// RememberedGroups: finished groups whose results a repeated call gets again, the latest ones. Used
-// by GroupRegistry.
+// RememberedGroups: the latest finished groups, whose results a repeated call gets again. Used by
+// GroupRegistry.
 //
 // Pure: no clock, no thread. Thread-compatible.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "rollout_server/groups/group_call.h"
 
 namespace tandem::rollout {
 
-// run_id, group_id, and the caller, with the fingerprint for guests: they may number groups as they
-// like.
-using GroupName = std::tuple<std::string, int64_t, std::string>;
+// Names a group at this server. A client without ownership may use one number for several requests,
+// so its `caller` is followed by the request's fingerprint.
+struct GroupName {
+  std::string run_id;
+  int64_t group_id = 0;
+  std::string caller;
+  friend auto operator<=>(const GroupName&, const GroupName&) = default;
+};
 
 class RememberedGroups {
  public:
   struct Finished {
     std::string fingerprint;
     std::shared_ptr<GroupCall> call;
-    int64_t oldest_version = 0;  // of the weights that drew its tokens
+    int64_t oldest_version = 0;  // among the weights that sampled its tokens
   };
 
   explicit RememberedGroups(int64_t most) : most_(static_cast<size_t>(most)) {}
@@ -49,7 +54,7 @@ class RememberedGroups {
   }
 
   void ForgetRun(const std::string& run_id) {
-    const auto is_of_run = [&](const GroupName& name) { return std::get<0>(name) == run_id; };
+    const auto is_of_run = [&](const GroupName& name) { return name.run_id == run_id; };
     std::erase_if(groups_, [&](const auto& one) { return is_of_run(one.first); });
     std::erase_if(order_, is_of_run);
   }

@@ -1,14 +1,17 @@
-// ServedModel: the facts about the model a server serves that never change while it runs. Made by
-// LoadModelEngine, read by the services.
+// ServedModel: what a server says about its model, which never changes while it runs. LoadEngine
+// makes it with the engine; the services read it.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/tensor/machine_limits.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
+#include "rollout_server/engine/engine.h"
 
 namespace tandem::rollout {
 
@@ -26,9 +29,17 @@ struct ServedModel {
   std::vector<int32_t> eos_token_ids;
   std::vector<TensorSpec> tensors;  // what a push must hold, in the engine's order
   DigestMap digests;                // of the weights as loaded
-  std::vector<std::string>
-      injected;          // active faults with their strengths (engine_faults.h); empty: healthy
+  // Active faults with their strengths (engine_faults.h); empty: healthy.
+  std::vector<std::string> injected;
   MachineLimits limits;  // of this machine, measured when the model was loaded
 };
+
+struct LoadedEngine {
+  std::unique_ptr<Engine> engine;
+  ServedModel model;
+};
+
+// Loads a model directory and digests its weights as served. Errors: those of Engine::Create.
+absl::StatusOr<LoadedEngine> LoadEngine(const std::string& directory, const EngineOptions& options);
 
 }  // namespace tandem::rollout

@@ -1,4 +1,4 @@
-// WorkerThread: runs tasks one after the other, off the gRPC threads. WeightService commits on it.
+// WorkerThread: runs tasks one after the other, off the gRPC threads. Used by WeightService.
 //
 // Thread-safe. Destruction runs what is queued, then joins.
 #pragma once

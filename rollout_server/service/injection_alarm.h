@@ -1,5 +1,6 @@
-// InjectionAlarm: makes injected faults loud: a gauge on /metrics, and a warning that names them
-// all at the start and every 100 groups. Silent on a healthy server. OnEvents: engine thread only.
+// InjectionAlarm: reports injected faults by a gauge on /metrics, and by a warning that names all
+// of them at the start and every 100 groups. A healthy server gets no warning. OnEvents: engine
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,18 @@
 #include <vector>
 
 #include "common/observe/metrics.h"
-#include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/schedule/group.h"
 
 namespace tandem::rollout {
 
 class InjectionAlarm {
  public:
-  // `injected`: DescribeFaults. `warn` gets the line and what it counts; the log in production.
+  // `injected`: DescribeFaults. `warn` gets the active faults on one line, and the number of groups
+  // so far.
   using Warn = std::function<void(const std::string& faults, int64_t num_groups)>;
   InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected, Warn warn);
 
-  // With the production log.
+  // Warns in the log.
   InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected);
 
   void OnEvents(const std::vector<EngineEvent>& events);

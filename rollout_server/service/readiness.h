@@ -19,12 +19,13 @@ struct ReadinessFacts {
   int64_t live_epoch = 0;  // the live weights were committed under it
 };
 
-// Ready: neither draining nor failed, and either owned by no run, or with weights that are the
-// owner's and new enough for what it asked. They are its own once it has committed some under its
-// epoch, or asks for groups: a run proves by digests that a server has its weights before it asks.
+// A server is ready when it neither drains nor has failed, and either no run owns it, or its
+// weights are the owner's and as new as the owner's calls demand. The weights are the owner's once
+// it has committed some under its epoch or has called for groups: a run proves by digests that a
+// server has its weights before it calls for groups.
 ProbeAnswer JudgeReadiness(const ReadinessFacts& facts);
 
-// Live: the engine was not silent for as long as `bound_seconds` while it had work.
+// A server is live unless its engine was silent for `bound_seconds` while it had work.
 ProbeAnswer JudgeLiveness(double silent_seconds, double bound_seconds);
 
 }  // namespace tandem::rollout

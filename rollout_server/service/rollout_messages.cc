@@ -1,7 +1,5 @@
 #include "rollout_server/service/rollout_messages.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/refusal.h"
@@ -30,16 +28,17 @@ SamplingParams SamplingFromWire(const v1::SamplingParams& wire) {
   return sampling;
 }
 
-// What makes two calls the same question: everything but the conditions of admission.
+// Equal for calls that request the same completions: all fields count, except those about admission
+// and the form of the response.
 std::string FingerprintOf(const v1::GenerateGroupRequest& request) {
-  v1::GenerateGroupRequest question = request;
-  question.clear_min_weight_version();
-  question.clear_prompt_hash();
-  question.clear_admission_batch();
-  question.clear_priority();
-  question.clear_delivery();
-  question.mutable_sampling()->clear_packed_support();  // the form of the answer
-  const std::string bytes = question.SerializeAsString();
+  v1::GenerateGroupRequest counted = request;
+  counted.clear_min_weight_version();
+  counted.clear_prompt_hash();
+  counted.clear_admission_batch();
+  counted.clear_priority();
+  counted.clear_delivery();
+  counted.mutable_sampling()->clear_packed_support();
+  const std::string bytes = counted.SerializeAsString();
   return Digest128(std::as_bytes(std::span(bytes.data(), bytes.size())));
 }
 
@@ -57,22 +56,27 @@ v1::FinishReason ReasonToWire(FinishReason reason) {
   return v1::FINISH_REASON_UNSPECIFIED;
 }
 
-// The most one token takes on the wire without its support, and one of its top_logprobs: ids are
-// varints of at most 5 bytes, numbers of the sampler fp32.
-constexpr int64_t kWireBytesOfToken = 5 + 5 * 4 + 5 + 1;
-constexpr int64_t kWireBytesOfTopLogprob = 5 + 4;
+// The most bytes that a token without its support, and one entry of its top_logprobs, take on the
+// wire: ids are varints of at most 5 bytes, the sampler's numbers are fp32.
+constexpr int64_t kTokenWireBytes = 5 + 5 * 4 + 5 + 1;
+constexpr int64_t kTopLogprobWireBytes = 5 + 4;
 
-// How long a completion gets is known at its end only, and so is what its supports take. Whether
-// the longest one could be sent without supports is known now.
+// Whether the longest possible completion could be sent without supports. Its real length, and the
+// size of its supports, are known only at its end.
 absl::Status CheckLargestCompletion(const SamplingParams& sampling) {
-  const int64_t of_token = kWireBytesOfToken + sampling.top_logprobs * kWireBytesOfTopLogprob;
-  if (sampling.max_new_tokens * of_token <= rpc::kMaxMessageBytes) return absl::OkStatus();
+  const int64_t token_bytes = kTokenWireBytes + sampling.top_logprobs * kTopLogprobWireBytes;
+  if (sampling.max_new_tokens * token_bytes <= rpc::kMaxMessageBytes) return absl::OkStatus();
   return rpc::Refused(
       absl::StatusCode::kInvalidArgument, rpc::Refusal::kTooLarge,
       absl::StrCat("a completion of sampling.max_new_tokens = ", sampling.max_new_tokens,
                    " with sampling.top_logprobs = ", sampling.top_logprobs, " takes up to ",
-                   sampling.max_new_tokens * of_token, " bytes, a message at most ",
+                   sampling.max_new_tokens * token_bytes, " bytes, a message at most ",
                    rpc::kMaxMessageBytes, ": lower one of them"));
+}
+
+template <typename T>
+void Append(const std::vector<T>& values, google::protobuf::RepeatedField<T>* to) {
+  to->Add(values.begin(), values.end());
 }
 
 int BitsFromWire(int32_t bits) { return bits == 0 ? kFp32SignificandBits : bits; }
@@ -86,8 +90,9 @@ absl::StatusOr<ScoreOptions> ScoreOptionsFromWire(const v1::ScoreRequest& reques
   options.alone = request.alone();
   options.as_served = request.as_served();
   const v1::SitePrecision& precision = request.precision();
-  options.precision = {BitsFromWire(precision.body_bits()), BitsFromWire(precision.head_bits()),
-                       BitsFromWire(precision.kv_bits()), BitsFromWire(precision.rotary_bits())};
+  options.arithmetic.precision = {
+      BitsFromWire(precision.body_bits()), BitsFromWire(precision.head_bits()),
+      BitsFromWire(precision.kv_bits()), BitsFromWire(precision.rotary_bits())};
   if (request.path() == v1::SCORE_PATH_DECODE) {
     options.path = ScorePath::kDecode;
   } else if (request.path() != v1::SCORE_PATH_PREFILL &&
@@ -100,7 +105,7 @@ absl::StatusOr<ScoreOptions> ScoreOptionsFromWire(const v1::ScoreRequest& reques
 
 }  // namespace
 
-absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& request) {
+absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupRequest& request) {
   if (!request.has_sampling()) return absl::InvalidArgumentError("sampling is missing");
   if (request.num_completions() < 1) {
     return absl::InvalidArgumentError(
@@ -110,16 +115,17 @@ absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& r
     return absl::InvalidArgumentError("prompt_token_ids is empty");
   }
   TANDEM_RETURN_IF_ERROR(CheckRunId(request.run_id()));
-  GroupRegistry::Ask ask;
-  ask.run_id = request.run_id();
-  ask.group_id = request.group_id();
-  ask.fingerprint = FingerprintOf(request);
-  ask.request.prompt.assign(request.prompt_token_ids().begin(), request.prompt_token_ids().end());
-  ask.request.num_completions = request.num_completions();
-  ask.request.sampling = SamplingFromWire(request.sampling());
-  ask.request.priority = request.priority();
-  TANDEM_RETURN_IF_ERROR(ValidateSampling(ask.request.sampling));
-  TANDEM_RETURN_IF_ERROR(CheckLargestCompletion(ask.request.sampling));
+  GroupSubmission submission;
+  submission.run_id = request.run_id();
+  submission.group_id = request.group_id();
+  submission.fingerprint = FingerprintOf(request);
+  submission.request.prompt.assign(request.prompt_token_ids().begin(),
+                                   request.prompt_token_ids().end());
+  submission.request.num_completions = request.num_completions();
+  submission.request.sampling = SamplingFromWire(request.sampling());
+  submission.request.priority = request.priority();
+  TANDEM_RETURN_IF_ERROR(ValidateSampling(submission.request.sampling));
+  TANDEM_RETURN_IF_ERROR(CheckLargestCompletion(submission.request.sampling));
   const float penalty = request.sampling().repetition_penalty();
   if (penalty != 0 && penalty != 1) {
     return absl::InvalidArgumentError(
@@ -130,40 +136,37 @@ absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& r
   if (!v1::Delivery_IsValid(request.delivery())) {
     return absl::InvalidArgumentError(absl::StrCat("delivery is ", request.delivery()));
   }
-  const uint64_t hash = HashTokenIds(ask.request.prompt);
+  const uint64_t hash = HashTokenIds(submission.request.prompt);
   if (request.prompt_hash() != 0 && request.prompt_hash() != hash) {
     return absl::InvalidArgumentError(absl::StrCat("prompt_hash is ", request.prompt_hash(),
                                                    " but the ids hash to ", hash,
                                                    ": the prompt changed on the way"));
   }
   if (request.has_admission_batch()) {
-    ask.batch = AdmissionBatches::BatchRef{request.run_id(), request.admission_batch().batch_id(),
-                                           request.admission_batch().num_groups()};
+    submission.batch =
+        AdmissionBatches::BatchRef{request.run_id(), request.admission_batch().batch_id(),
+                                   request.admission_batch().num_groups()};
   }
-  return ask;
+  return submission;
 }
 
 void CompletionToWire(const FinishedCompletion& completion, const SamplingParams& sampling,
                       v1::Completion* wire) {
   wire->set_index(completion.index);
-  wire->mutable_token_ids()->Add(completion.token_ids.begin(), completion.token_ids.end());
-  wire->mutable_behaviour_logprobs()->Add(completion.behaviour_logprobs.begin(),
-                                          completion.behaviour_logprobs.end());
-  wire->mutable_raw_logprobs()->Add(completion.raw_logprobs.begin(), completion.raw_logprobs.end());
-  wire->mutable_entropies()->Add(completion.entropies.begin(), completion.entropies.end());
-  wire->mutable_logprob_second_moments()->Add(completion.logprob_second_moments.begin(),
-                                              completion.logprob_second_moments.end());
-  wire->mutable_decode_batch_sizes()->Add(completion.decode_batch_sizes.begin(),
-                                          completion.decode_batch_sizes.end());
+  Append(completion.token_ids, wire->mutable_token_ids());
+  Append(completion.behaviour_logprobs, wire->mutable_behaviour_logprobs());
+  Append(completion.raw_logprobs, wire->mutable_raw_logprobs());
+  Append(completion.entropies, wire->mutable_entropies());
+  Append(completion.logprob_second_moments, wire->mutable_logprob_second_moments());
+  Append(completion.decode_batch_sizes, wire->mutable_decode_batch_sizes());
   for (const bool cached : completion.prefix_cached) wire->add_prefix_cached(cached);
-  wire->mutable_kept_mass()->Add(completion.kept_mass.begin(), completion.kept_mass.end());
+  Append(completion.kept_mass, wire->mutable_kept_mass());
   for (const PackedSupport& support : completion.support) {
     v1::TokenSupport* const one = wire->add_support();
     if (sampling.packed_support) {
       one->set_packed(support.bytes());
     } else {
-      const std::vector<int32_t> ids = support.ids();
-      one->mutable_ids()->Add(ids.begin(), ids.end());
+      Append(support.ids(), one->mutable_ids());
     }
   }
   for (const std::vector<TopLogprob>& top : completion.top) {
@@ -190,20 +193,20 @@ void CompletionToWire(const FinishedCompletion& completion, const SamplingParams
 
 absl::Status CheckMessage(const FinishedCompletion& completion, const SamplingParams& sampling) {
   int64_t bytes = static_cast<int64_t>(completion.token_ids.size()) *
-                      (kWireBytesOfToken + sampling.top_logprobs * kWireBytesOfTopLogprob) +
+                      (kTokenWireBytes + sampling.top_logprobs * kTopLogprobWireBytes) +
                   static_cast<int64_t>(completion.text.size());
-  int64_t of_support = 0;
+  int64_t support_bytes = 0;
   for (const PackedSupport& support : completion.support) {
-    // Ids are varints: of a large vocabulary most have 3 bytes.
-    of_support += sampling.packed_support ? static_cast<int64_t>(support.bytes().size())
-                                          : 3 * support.num_ids();
-    of_support += 8;  // tags and lengths
+    // Ids are varints; those of a large vocabulary mostly have 3 bytes.
+    support_bytes += sampling.packed_support ? static_cast<int64_t>(support.bytes().size())
+                                             : 3 * support.num_ids();
+    support_bytes += 8;  // tags and lengths
   }
-  if (bytes + of_support <= rpc::kMaxMessageBytes) return absl::OkStatus();
+  if (bytes + support_bytes <= rpc::kMaxMessageBytes) return absl::OkStatus();
   return rpc::Refused(
       absl::StatusCode::kResourceExhausted, rpc::Refusal::kTooLarge,
       absl::StrCat("completion ", completion.index, " of ", completion.token_ids.size(),
-                   " tokens takes ", bytes + of_support, " bytes, ", of_support,
+                   " tokens takes ", bytes + support_bytes, " bytes, ", support_bytes,
                    " of them for supports; a message has at most ", rpc::kMaxMessageBytes,
                    sampling.packed_support
                        ? ": ask for fewer tokens, or filters that leave fewer ids"
@@ -260,15 +263,14 @@ absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int
 }
 
 void ScoreToWire(const SequenceScore& score, v1::SequenceScore* wire) {
-  wire->mutable_logprobs()->Add(score.logprobs.begin(), score.logprobs.end());
-  wire->mutable_raw_logprobs()->Add(score.raw_logprobs.begin(), score.raw_logprobs.end());
-  wire->mutable_entropies()->Add(score.entropies.begin(), score.entropies.end());
-  wire->mutable_logprob_second_moments()->Add(score.logprob_second_moments.begin(),
-                                              score.logprob_second_moments.end());
-  wire->mutable_squared_probs()->Add(score.squared_probs.begin(), score.squared_probs.end());
-  wire->mutable_kept_mass()->Add(score.kept_mass.begin(), score.kept_mass.end());
-  wire->mutable_margins()->Add(score.margins.begin(), score.margins.end());
-  wire->mutable_ranks()->Add(score.ranks.begin(), score.ranks.end());
+  Append(score.logprobs, wire->mutable_logprobs());
+  Append(score.raw_logprobs, wire->mutable_raw_logprobs());
+  Append(score.entropies, wire->mutable_entropies());
+  Append(score.logprob_second_moments, wire->mutable_logprob_second_moments());
+  Append(score.squared_probs, wire->mutable_squared_probs());
+  Append(score.kept_mass, wire->mutable_kept_mass());
+  Append(score.margins, wire->mutable_margins());
+  Append(score.ranks, wire->mutable_ranks());
 }
 
 }  // namespace tandem::rollout

@@ -1,12 +1,12 @@
-// Conversions between proto/rollout.proto and the server's plain structs: the one place where a
-// request's fields are checked before anything is started (stages 1 and 2-3). Pure functions.
+// Conversions between proto/rollout.proto and the server's plain structs (stages 1 and 2-3). A
+// request's fields are checked here, before anything is started. Pure functions.
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "rollout_server/engine/sampling/score_options.h"
 #include "rollout_server/groups/group_call.h"
 #include "rollout_server/groups/group_registry.h"
 
@@ -22,10 +22,10 @@ namespace tandem::rollout {
 
 //   INVALID_ARGUMENT  sampling is missing or out of range; num_completions < 1; an empty prompt;
 //                     prompt_hash is not the prompt's; TOO_LARGE (common/rpc/refusal.h): the
-//                     longest completion that is asked for would not fit into a message
-absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& request);
+//                     longest completion of the request would not fit into a message
+absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupRequest& request);
 
-// `sampling` gives the seed and whether the draw was greedy.
+// `sampling`: of the request; gives the seed and whether sampling was greedy.
 void CompletionToWire(const FinishedCompletion& completion, const SamplingParams& sampling,
                       v1::Completion* wire);
 
@@ -40,17 +40,16 @@ struct ScoreQuestion {
   ScoreOptions options;
 };
 
-//   INVALID_ARGUMENT  no sequences; ValidateScoreOptions; an unknown path; a sequence of fewer than
-//   2 ids,
-//                     over the context, with num_prompt_tokens outside its ids or an id outside the
-//                     vocabulary, or whose token_hash differs (its index is named); more than
-//                     kMaxScoreTokens in all
+//   INVALID_ARGUMENT  no sequences; ValidateScoreOptions; an unknown path; a sequence (named by its
+//                     index) of fewer than 2 ids, over the context, with num_prompt_tokens outside
+//                     its ids, with an id outside the vocabulary, or whose token_hash differs; more
+//                     than kMaxScoreTokens in all
 absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int64_t vocab_size,
                                             int64_t max_context_tokens);
 
 void ScoreToWire(const SequenceScore& score, v1::SequenceScore* wire);
 
-// Of one Score call, which is computed in slices: this bounds its memory and its answer.
+// Tokens of one Score call, which is computed in slices: this bounds its memory and its response.
 inline constexpr int64_t kMaxScoreTokens = 65536;
 
 }  // namespace tandem::rollout

@@ -1,9 +1,8 @@
-#include "rollout_server/service/rollout_service.h"
+#include "rollout_server/service/services.h"
 
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -19,16 +18,14 @@
 #include "common/rpc/grpc_call.h"
 #include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
-#include "rollout_server/service/call_deadline.h"
-#include "rollout_server/service/call_proof.h"
-#include "rollout_server/service/call_trace.h"
+#include "rollout_server/service/call_context.h"
 #include "rollout_server/service/rollout_messages.h"
 
 namespace tandem::rollout {
 namespace {
 
-// Trailing metadata of a call that ends with `status`: the name of the refusal, if it is one, and
-// when to ask again where that helps.
+// Sets the trailing metadata of a call that ends with `status`: the name of the refusal, if it is
+// one, and when to retry if that helps.
 void NameRefusal(const absl::Status& status, const ServiceParts& parts,
                  grpc::CallbackServerContext* context) {
   const rpc::Refusal refusal = rpc::RefusalOf(status);
@@ -38,8 +35,8 @@ void NameRefusal(const absl::Status& status, const ServiceParts& parts,
   context->AddTrailingMetadata(rpc::kRetryAfterKey, absl::StrCat(parts.groups->retry_after_ms()));
 }
 
-// One GenerateGroup call. Owns itself from Begin until gRPC's OnDone; the group it listens to may
-// hold it a moment longer, and then finds it finished.
+// One GenerateGroup call. It owns itself from Begin until gRPC's OnDone. The group that it listens
+// to may hold it a moment longer, and then finds it finished.
 class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
                      public GroupListener,
                      public std::enable_shared_from_this<GenerateCall> {
@@ -49,13 +46,13 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
     response_.set_group_id(group_id);
   }
 
-  void Begin(absl::StatusOr<GroupRegistry::Ask> ask, bool whole_group) {
+  void Begin(absl::StatusOr<GroupSubmission> submission, bool whole_group) {
     self_ = shared_from_this();
-    if (!ask.ok()) return Refuse(ask.status());
-    sampling_ = ask->request.sampling;
-    sampling_.stop_token_ids = {};  // up to 1 MiB that no answer needs
+    if (!submission.ok()) return Refuse(submission.status());
+    sampling_ = submission->request.sampling;
+    sampling_.stop_token_ids = {};  // up to 1 MiB, which no response needs
     whole_group_ = whole_group;
-    auto call = parts_.groups->Join(*std::move(ask), self_);
+    auto call = parts_.groups->Join(*std::move(submission), self_);
     if (!call.ok()) return Refuse(call.status());
     bool gone = false;
     {
@@ -159,8 +156,8 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// One Score call. Owns itself until gRPC's OnDone; the engine may hold it a moment longer, and then
-// finds that nobody wants it.
+// One Score call. It owns itself until gRPC's OnDone. The engine may hold it a moment longer, and
+// then finds that it is cancelled.
 class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ScoreCall> {
  public:
   ScoreCall(const ServiceParts& parts, grpc::CallbackServerContext* context,
@@ -215,9 +212,9 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
       grpc::CallbackServerContext* context, const v1::GenerateGroupRequest* request) override {
     auto call = std::make_shared<GenerateCall>(parts_, context, request->group_id());
     grpc::ServerWriteReactor<v1::GenerateGroupResponse>* reactor = call.get();
-    absl::StatusOr<GroupRegistry::Ask> ask = Admit(*context, *request);
-    const bool was_unowned = ask.ok() && ask->unowned;
-    call->Begin(std::move(ask), request->delivery() == v1::DELIVERY_GROUP);
+    absl::StatusOr<GroupSubmission> submission = Admit(*context, *request);
+    const bool was_unowned = submission.ok() && submission->unowned;
+    call->Begin(std::move(submission), request->delivery() == v1::DELIVERY_GROUP);
     if (was_unowned) PutOthersBehindTheOwner();
     return reactor;
   }
@@ -227,7 +224,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
                                   v1::ScoreResponse* response) override {
     auto call = std::make_shared<ScoreCall>(parts_, context, response);
     grpc::ServerUnaryReactor* reactor = call.get();
-    Standing standing = Standing::kGuest;
+    Standing standing = Standing::kNotOwner;
     absl::StatusOr<ScoreQuestion> question = AdmitScore(*context, *request, &standing);
     call->Begin(std::move(question), standing == Standing::kOwner);
     return reactor;
@@ -256,19 +253,19 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
   }
 
  private:
-  absl::StatusOr<GroupRegistry::Ask> Admit(const grpc::CallbackServerContext& context,
-                                           const v1::GenerateGroupRequest& request) {
+  absl::StatusOr<GroupSubmission> Admit(const grpc::CallbackServerContext& context,
+                                        const v1::GenerateGroupRequest& request) {
     TANDEM_RETURN_IF_ERROR(CheckDeadline(context));
     const CallerProof who = ProofOf(context, request.run_id());
     TANDEM_ASSIGN_OR_RETURN(const Standing standing, parts_.ownership->CheckUser(who));
-    TANDEM_ASSIGN_OR_RETURN(GroupRegistry::Ask ask, AskFromWire(request));
-    ask.caller = ScopeOf(who);
-    if (standing == Standing::kGuest) PutBehindTheOwner(&ask);
-    ask.unowned = standing == Standing::kUnowned;
-    ask.seconds_left = SecondsLeft(context);
-    ask.trace = TraceOf(context);
-    ask.min_weight_version = request.min_weight_version();
-    TANDEM_RETURN_IF_ERROR(parts_.engine->Validate(ask.request));
+    TANDEM_ASSIGN_OR_RETURN(GroupSubmission submission, SubmissionFromWire(request));
+    submission.caller = ScopeOf(who);
+    if (standing == Standing::kNotOwner) PutBehindTheOwner(&submission);
+    submission.unowned = standing == Standing::kUnowned;
+    submission.seconds_left = SecondsLeft(context);
+    submission.trace = TraceOf(context);
+    submission.min_weight_version = request.min_weight_version();
+    TANDEM_RETURN_IF_ERROR(parts_.engine->Validate(submission.request));
     parts_.ownership->NoteAsked(who, request.min_weight_version());
     const int64_t live = parts_.weights->live()->version.value;
     if (live < request.min_weight_version()) {
@@ -276,15 +273,15 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
                                                         ", the call wants at least ",
                                                         request.min_weight_version()));
     }
-    ask.live_version = live;
-    return ask;
+    submission.live_version = live;
+    return submission;
   }
 
-  // While a run owns the server, whatever guests ask for waits for the owner's groups, and half of
-  // the queue and of the memory stays free of it.
-  static void PutBehindTheOwner(GroupRegistry::Ask* ask) {
-    ask->request.priority = std::numeric_limits<int32_t>::min();
-    ask->yields = true;
+  // While a run owns the server, groups of clients without ownership wait behind the owner's
+  // groups, and get half of the queue and of the memory.
+  static void PutBehindTheOwner(GroupSubmission* submission) {
+    submission->request.priority = std::numeric_limits<int32_t>::min();
+    submission->yields = true;
   }
 
   // A run may have claimed the server while the group was on its way into the registry, too late
@@ -294,7 +291,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     if (claim) parts_.groups->PutOthersBehind(claim->run_id, claim->caller);
   }
 
-  // Only what the same caller asked for.
+  // A caller may end its own groups only.
   absl::StatusOr<bool> Abort(const CallerProof& who, const v1::AbortGroupRequest& request) {
     TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(who).status());
     const std::string caller = ScopeOf(who);

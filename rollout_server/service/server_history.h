@@ -1,6 +1,7 @@
 // ServerHistory: what a rollout server writes into its history (common/observe/history.h): the
-// weights it installed, and the completions it drew under them. docs/run_directory.md has the schema.
-// Used by rollout_server.cc and weight_service.cc. A null history writes nothing. Thread-safe.
+// weights it installed, and the completions sampled under them. docs/run_directory.md has the
+// schema. Used by rollout_server.cc and weight_service.cc. A null history writes nothing.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
 #include "common/observe/history.h"
 #include "common/weights/digest.h"

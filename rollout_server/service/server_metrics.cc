@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 
@@ -11,12 +10,7 @@ namespace tandem::rollout {
 namespace {
 
 constexpr double kWindowSeconds = 1;
-const std::vector<double> kCallBounds = {0.01, 0.05, 0.1, 0.25, 0.5, 1,   2.5,
-                                         5,    10,   30,  60,   120, 300, 600};
-const std::vector<double> kTokenBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
-                                          0.05,   0.1,   0.25,   0.5,   1,    2.5};
-
-// What calls and commits end with here; others are counted too, from their first on.
+// The usual outcomes, whose counters exist from the start. Others appear when they first happen.
 constexpr absl::StatusCode kCallOutcomes[] = {absl::StatusCode::kOk,
                                               absl::StatusCode::kCancelled,
                                               absl::StatusCode::kAborted,
@@ -54,68 +48,7 @@ Counter* CommitFailures(MetricsRegistry* registry, absl::StatusCode code) {
 }  // namespace
 
 ServerMetrics::ServerMetrics(MetricsRegistry* registry, const MachineLimits& limits)
-    : registry_(registry),
-      limits_(limits),
-      sampled_tokens_(registry->GetCounter("tandem_sampled_tokens_total", "Tokens sampled.")),
-      prompt_tokens_(registry->GetCounter("tandem_prompt_tokens_total",
-                                          "Prompt tokens computed; once for a group.")),
-      groups_queued_(registry->GetGauge("tandem_groups_queued", "Groups that wait.")),
-      groups_running_(registry->GetGauge("tandem_groups_running", "Groups being sampled.")),
-      kv_used_(
-          registry->GetGauge("tandem_kv_used_tokens", "Tokens that groups hold in the KV cache.")),
-      kv_capacity_(
-          registry->GetGauge("tandem_kv_capacity_tokens", "Tokens the KV cache has room for.")),
-      live_version_(
-          registry->GetGauge("tandem_live_weight_version", "Version of the weights that serve.")),
-      commits_(registry->GetCounter("tandem_weight_commits_total", "Weight commits.")),
-      commit_pause_(registry->GetGauge("tandem_weight_commit_pause_seconds",
-                                       "How long the last commit held back decode steps.")),
-      commit_seconds_(registry->GetHistogram("tandem_weight_commit_seconds",
-                                             "Verifying, packing and installing a push.",
-                                             {0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30})),
-      preemptions_(registry->GetCounter("tandem_preemptions_total",
-                                        "Sequences that lost their KV for want of room.")),
-      prefix_hits_(registry->GetCounter("tandem_prefix_hit_blocks_total",
-                                        "Blocks of KV found in the prefix index.")),
-      prefix_misses_(registry->GetCounter("tandem_prefix_miss_blocks_total",
-                                          "Blocks of KV looked for and not there.")),
-      prefix_evictions_(registry->GetCounter("tandem_prefix_evicted_blocks_total",
-                                             "Findable blocks whose place was taken.")),
-      step_seconds_(registry->GetCounter("tandem_step_seconds_total", "Time in engine steps.")),
-      step_bytes_(registry->GetCounter("tandem_step_bytes_total",
-                                       "Bytes that steps had to read at least.")),
-      step_flops_(registry->GetCounter("tandem_step_flops_total",
-                                       "Operations that steps had to make at least.")),
-      limit_share_(registry->GetGauge("tandem_step_limit_share",
-                                      "Least possible over measured time of the last second of "
-                                      "steps; 1 is the machine's limit.")),
-      call_seconds_(registry->GetHistogram("tandem_request_duration_seconds",
-                                           "GenerateGroup calls from arrival to end.",
-                                           kCallBounds)),
-      queue_seconds_(registry->GetHistogram("tandem_queue_seconds",
-                                            "Groups from arrival until the engine took them up.",
-                                            kCallBounds)),
-      first_token_seconds_(registry->GetHistogram("tandem_time_to_first_token_seconds",
-                                                  "Groups from arrival to their first token.",
-                                                  kCallBounds)),
-      inter_token_seconds_(registry->GetHistogram(
-          "tandem_inter_token_seconds",
-          "Mean time between two tokens of a group's longest completion.", kTokenBounds)),
-      spanning_tokens_(
-          registry->GetCounter("tandem_tokens_spanning_versions_total",
-                               "Tokens of completions that more than one weight version drew.")),
-      group_memory_(registry->GetGauge("tandem_group_memory_bytes",
-                                       "What groups hold beside the KV cache; "
-                                       "server.memory_bytes is the most.")),
-      commit_time_(registry->GetGauge("tandem_weight_commit_timestamp_seconds",
-                                      "When weights were last committed, in seconds since 1970.")),
-      owned_(registry->GetGauge("tandem_owned", "1 while a run owns this server.")),
-      paused_(registry->GetGauge("tandem_paused", "1 while the engine is paused.")),
-      draining_(registry->GetGauge("tandem_draining", "1 from SIGTERM on.")),
-      ready_(registry->GetGauge("tandem_ready", "1 while /readyz says yes.")),
-      engine_silent_(registry->GetGauge(
-          "tandem_engine_silent_seconds",
-          "How long the engine has not moved although it has work; /livez compares it.")) {
+    : registry_(registry), limits_(limits) {
   for (const absl::StatusCode code : kCallOutcomes) Calls(registry, code);
   for (const absl::StatusCode code : kCommitFailures) CommitFailures(registry, code);
   for (size_t cause = 0; cause < kNumGroupFailures; ++cause) {

@@ -1,4 +1,4 @@
-#include "rollout_server/service/weight_service.h"
+#include "rollout_server/service/services.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -15,16 +15,14 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/grpc_call.h"
 #include "proto/weights.grpc.pb.h"
-#include "rollout_server/service/call_proof.h"
-#include "rollout_server/service/call_trace.h"
-#include "rollout_server/service/peer_host.h"
+#include "rollout_server/service/call_context.h"
 
 namespace tandem::rollout {
 namespace {
 
 namespace wire = ::tandem::weights::v1;
 
-// Two of them are in memory while a push comes through the group.
+// Two buckets are in memory while weights arrive through the push group.
 constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
 
 void DigestsToWire(const WeightReceiver::Live& live,
@@ -81,7 +79,7 @@ class PushCall : public grpc::ServerReadReactor<wire::PushChunksRequest> {
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) {  // the stream ended, or broke: then nobody reads the answer
+    if (!ok) {  // the stream has ended; or it broke, and nobody reads the response
       response_->set_bytes_received(bytes_received_);
       Finish(grpc::Status::OK);
       return;
@@ -110,7 +108,7 @@ class PushCall : public grpc::ServerReadReactor<wire::PushChunksRequest> {
 
   const ServiceParts parts_;
   wire::PushChunksResponse* const response_;
-  CallerProof caller_;  // its run as the last chunk names it
+  CallerProof caller_;  // with the run that the last chunk names
   wire::PushChunksRequest chunk_;
   int64_t bytes_received_ = 0;
 };
@@ -167,7 +165,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
           TANDEM_RETURN_IF_ERROR(check());
           const auto backend = request->over_nccl() ? comm::Backend::kNccl : comm::Backend::kGloo;
           response->set_takes_on_device(parts_.weights->TakesOnDevice(comm::DeviceOf(backend)));
-          // Asked again inside: an epoch that begins meanwhile has left the seat before this Join.
+          // Join checks once more: an epoch that begins meanwhile calls Leave before this Join.
           return parts_.push_seat->Join(
               {.run_id = request->run_id(),
                .epoch = request->epoch(),
@@ -256,13 +254,13 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   }
 
  private:
-  // `Request`: of a call that names its run.
+  // `Request`: a message that names its run.
   template <typename Request>
   static CallerProof Proof(const grpc::CallbackServerContext& context, const Request& request) {
     return ProofOf(context, request.run_id());
   }
 
-  // Every call that is refused is counted.
+  // Counts refused calls.
   void End(grpc::ServerUnaryReactor* reactor, const absl::Status& status) {
     if (!status.ok()) parts_.metrics->OnRejected(status);
     reactor->Finish(rpc::ToGrpc(status));

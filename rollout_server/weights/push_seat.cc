@@ -15,7 +15,7 @@
 namespace tandem::rollout {
 namespace {
 
-// For a thread that was called off to end.
+// How long a Join that was called off waits for its thread to end.
 constexpr std::chrono::seconds kGoodbye(2);
 
 constexpr std::string_view kHostMarks = ".-_:%[]";  // beside letters and digits
@@ -26,7 +26,7 @@ absl::Status Check(const comm::PushSeatOffer& offer) {
                                                    offer.members.size(), ": servers have 1 to ",
                                                    offer.members.size() - 1));
   }
-  // A collective library repeats it in the log as it is.
+  // The collective library writes the host to the log unchanged.
   if (!std::ranges::all_of(offer.store_host, [](unsigned char c) {
         return absl::ascii_isalnum(c) ||
                kHostMarks.find(static_cast<char>(c)) != std::string_view::npos;
@@ -44,16 +44,16 @@ absl::Status Check(const comm::PushSeatOffer& offer) {
   return absl::OkStatus();
 }
 
-// A bucket that is under way, or whose bytes are here.
+// A bucket that is being received or has been received.
 struct Incoming {
   std::span<std::byte> bytes;
   const Bucket* bucket = nullptr;
   comm::Pending pending{[] { return absl::OkStatus(); }};
 
-  absl::Status Start(comm::PushMember& group, BucketStore& store, size_t place,
+  absl::Status Start(comm::PushMember& group, BucketStore& store, size_t index,
                      const Bucket& next) {
     bucket = &next;
-    TANDEM_ASSIGN_OR_RETURN(bytes, store.Room(place, next.num_bytes));
+    TANDEM_ASSIGN_OR_RETURN(bytes, store.Buffer(index, next.num_bytes));
     pending = group.StartBroadcast(bytes, store.memory());
     return absl::OkStatus();
   }
@@ -61,8 +61,8 @@ struct Incoming {
 
 }  // namespace
 
-// Between who joins, who calls it off, and the thread that waits for the others; each may be the
-// last to let go.
+// Shared by the caller of Join, whoever calls it off, and the thread that waits for the other
+// members; any of them may hold the last reference.
 struct PushSeat::Joining {
   const std::shared_ptr<std::atomic<bool>> called_off = std::make_shared<std::atomic<bool>>(false);
   Mutex mu;
@@ -84,13 +84,14 @@ absl::StatusOr<std::shared_ptr<comm::PushMember>> PushSeat::JoinUnlessCalledOff(
     absl::StatusOr<std::shared_ptr<comm::PushMember>> member = comm::JoinPushGroup(offer);
     MutexLock lock(&joining->mu);
     joining->ended = true;
-    // Called off meanwhile: nobody takes the seat, and the group learns of it as of a lost member.
+    // When it was called off meanwhile, nobody takes the seat, and the group sees a lost member.
     if (!joining->called_off->load()) joining->member = std::move(member);
     joining->changed.NotifyAll();
   }).detach();
   MutexLock lock(&joining->mu);
   while (!joining->ended && !joining->called_off->load()) joining->changed.Wait(&joining->mu);
-  // It looks several times a second; one that hangs in the store is left behind.
+  // The thread checks called_off several times a second. One that hangs in the store is left
+  // behind.
   const auto until = std::chrono::steady_clock::now() + kGoodbye;
   while (!joining->ended && joining->changed.WaitUntil(&joining->mu, until)) {
   }
@@ -137,7 +138,7 @@ absl::Status PushSeat::Receive(int64_t membership, const std::vector<Bucket>& bu
     return absl::FailedPreconditionError(
         absl::StrCat("this server is not in push group ", membership, ": call JoinPushGroup"));
   }
-  // While one bucket is stored the next one is under way.
+  // While one bucket is stored, the next one is received.
   std::array<Incoming, 2> incoming;
   absl::Status received = absl::OkStatus(), stored = absl::OkStatus();
   if (!buckets.empty()) received = incoming[0].Start(*group, store, 0, buckets[0]);
@@ -179,7 +180,7 @@ void PushSeat::Abort(const std::string& reason) {
 
 void PushSeat::Leave(const std::string& reason) {
   Abort(reason);
-  std::shared_ptr<comm::PushMember> group;  // ends without the lock
+  std::shared_ptr<comm::PushMember> group;  // destroyed without the lock
   MutexLock lock(&mu_);
   member_.swap(group);
   if (joining_ == nullptr) return;

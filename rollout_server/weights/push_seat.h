@@ -1,9 +1,12 @@
-// PushSeat: this server's seat in the group of a trainer and its servers, through which weights
-// come in broadcasts of the trainer (stage 9). WeightService lets it join and receive.
+// PushSeat: this server's membership in the process group of a trainer and its servers, in which
+// the trainer broadcasts weights (stage 9). Used by WeightService.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,39 +15,60 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/comm/push_member.h"
+#include "common/model/numerics.h"
 #include "common/weights/wire_buckets.h"
-#include "rollout_server/weights/bucket_store.h"
 
 namespace tandem::rollout {
 
-// Join and Receive: from one thread. Abort, Leave and Close: from any, and each ends what that
-// thread is in.
+// Where the buckets of a weight push go at a server: through host memory into staging, or to the
+// next weights in the memory of the engine's device. WeightReceiver makes one for each push, and
+// PushSeat fills it. Use from one thread.
+class BucketStore {
+ public:
+  virtual ~BucketStore() = default;
+
+  virtual Device memory() const = 0;  // of the buffers
+
+  // Receive buffer `index`, 0 or 1, for a bucket. It is valid until the same buffer is requested
+  // again.
+  //   RESOURCE_EXHAUSTED  no memory
+  //   INTERNAL            the device failed
+  virtual absl::StatusOr<std::span<std::byte>> Buffer(size_t index, int64_t num_bytes) = 0;
+
+  // Stores the bytes of a slice, which lie in a buffer and may be overwritten once this returns.
+  // Errors: those of WeightReceiver::Receive and ArrivingWeights::Write.
+  virtual absl::Status Store(const BucketSlice& slice, std::span<const std::byte> bytes) = 0;
+};
+
+// Call Join and Receive from one thread. Abort, Leave and Close may be called from any thread, and
+// end a call in progress.
 class PushSeat {
  public:
   // Leaves the group it was in, and waits for all members of this one.
   //   NOT_FOUND         the library with LibTorch is not beside this program
   //   INVALID_ARGUMENT  a rank out of range, no store, a deadline that is not positive
-  //   ABORTED           the trainer called the group off, or Leave or Close was called
+  //   ABORTED           the trainer cancelled the group, or Leave or Close was called
   //   UNAVAILABLE       the store cannot be reached, or not all members came (named)
-  //   any error of `still_offered`, which is asked when a Leave ends this Join already: so whoever
-  //                     takes the offer back and then calls Leave ends it, however the two meet
+  //   any error of `still_offered`, which is called once a Leave would end this Join. So whoever
+  //                     withdraws the offer and then calls Leave ends the Join in any interleaving.
   absl::Status Join(const comm::PushSeatOffer& offer,
                     const std::function<absl::Status()>& still_offered) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Takes buckets as the trainer sends them into rooms of `store`; each slice goes on from there in
-  // order, while the next buckets are under way. After an error the group is left.
+  // Receives buckets, as the trainer sends them, into buffers of `store`, and stores their slices
+  // in order while the next bucket arrives. Leaves the group after an error.
   //   FAILED_PRECONDITION  not in the group of `membership`
   //   ABORTED              Abort was called
   //   UNAVAILABLE          a member was lost, hangs or lags (named)
-  //   any error of `store`; after one of Store the other members are broadcast to nonetheless
+  //   any error of `store`; after one of Store the broadcasts still go on, for the other members
   absl::Status Receive(int64_t membership, const std::vector<Bucket>& buckets, BucketStore& store)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A Receive under way fails, no later than at its deadline, and the group is left. Else nothing.
+  // Makes a Receive in progress fail, at its deadline at the latest, and leaves the group. Does
+  // nothing when there is none.
   void Abort(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // As Abort, and in any case the group is left; a Join under way fails within seconds. One that
-  // hangs in the trainer's store is left to a thread of its own.
+  // As Abort, and always leaves the group. A Join in progress fails within seconds; when it hangs
+  // in the trainer's store, its thread is left behind.
   void Leave(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
   // As Leave, for good: later Joins fail at once.
@@ -63,7 +87,7 @@ class PushSeat {
   int64_t membership_ ABSL_GUARDED_BY(mu_) = 0;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status closed_ ABSL_GUARDED_BY(mu_);
-  // Of the Join under way, shared with the thread that makes it; null: none.
+  // The Join in progress, shared with its thread; null: none.
   std::shared_ptr<Joining> joining_ ABSL_GUARDED_BY(mu_);
 };
 

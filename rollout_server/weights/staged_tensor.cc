@@ -18,7 +18,8 @@ std::shared_ptr<TensorMemory> NewMemory(const TensorSpec& spec) {
   return memory;
 }
 
-// Adds [begin, end) to disjoint ranges, joining those it touches; returns by how much they grew.
+// Adds [begin, end) to disjoint ranges, and joins those that it touches. Returns by how many bytes
+// the ranges grew.
 int64_t AddRange(std::map<int64_t, int64_t>* ranges, int64_t begin, int64_t end) {
   auto next = ranges->upper_bound(begin);
   if (next != ranges->begin()) {
@@ -46,7 +47,7 @@ std::shared_ptr<TensorMemory> TakenMemory(const TensorSpec& spec) {
 
 StagedTensor StagedTensor::Dense(const TensorSpec* spec, std::shared_ptr<TensorMemory> memory) {
   StagedTensor tensor(spec, {TensorEncoding::kDense, spec->num_bytes()});
-  // Still read by somebody (the engine may keep what it was given): take fresh memory.
+  // Somebody still reads it (the engine may keep what it was given), so use fresh memory.
   const bool is_ours = memory != nullptr && memory.use_count() == 1;
   tensor.memory_ = is_ours ? std::move(memory) : NewMemory(*spec);
   return tensor;

@@ -1,5 +1,5 @@
-// StagedTensor: one tensor of a weight push while it arrives: dense bytes, or a delta over the live
-// version's. Used by WeightReceiver, which guards it.
+// StagedTensor: one tensor of a weight push while it arrives, as dense bytes or as a delta over the
+// live version's. Used by WeightReceiver, which guards it.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,16 +15,17 @@
 
 namespace tandem::rollout {
 
-// Bytes of one tensor in Hugging Face layout. Shared with whoever reads them: a second owner keeps
-// them from being written.
+// Bytes of one tensor in Hugging Face layout. Readers share the ownership: while there is a second
+// owner, the bytes are not written.
 struct TensorMemory {
   std::unique_ptr<std::byte[]> bytes;
 };
 
-// Memory of a tensor's size, zeroed: all of it is taken now, and not as bytes arrive.
+// Zeroed memory of a tensor's size. Writing the zeros makes the system commit it now and not as
+// bytes arrive.
 std::shared_ptr<TensorMemory> TakenMemory(const TensorSpec& spec);
 
-// How a tensor of a push travels.
+// The form of a tensor on the wire.
 struct WireForm {
   TensorEncoding encoding = TensorEncoding::kDense;
   int64_t num_bytes = 0;  // encoded
@@ -33,19 +33,20 @@ struct WireForm {
 
 class StagedTensor {
  public:
-  // `spec` outlives this. `memory` (may be null) is written over.
+  // `spec` must outlive this. `memory` (may be null) is overwritten.
   static StagedTensor Dense(const TensorSpec* spec, std::shared_ptr<TensorMemory> memory);
 
-  // `live` holds the live version's bytes, and Undo gives them back. A dense tensor goes beside it.
+  // `live` has the live version's bytes, and Undo returns them. A dense tensor gets memory of its
+  // own.
   static StagedTensor OverLive(const TensorSpec* spec, const WireForm& form,
                                std::shared_ptr<TensorMemory> live);
 
-  // Bytes that travel; what arrives after all of them have is not looked at.
-  //   OUT_OF_RANGE  the chunk ends past them
+  // Stores bytes of the wire form. Chunks after the last missing byte are ignored.
+  //   OUT_OF_RANGE  the chunk ends past the wire form
   absl::Status Store(int64_t offset, std::span<const std::byte> data);
 
-  // Once all have arrived: makes the tensor of them.
-  //   DATA_LOSS  some are missing; a damaged delta
+  // Makes the tensor from the bytes that arrived.
+  //   DATA_LOSS  bytes are missing, or the delta is damaged
   absl::Status Finish();
 
   const TensorSpec& spec() const { return *spec_; }
@@ -53,11 +54,11 @@ class StagedTensor {
   bool is_dense() const { return form_.encoding == TensorEncoding::kDense; }
   bool complete() const { return arrived_bytes_ == form_.num_bytes; }
 
-  // Of the tensor: of a dense one once complete, of a delta after Finish.
+  // The tensor: a dense one once it is complete, a delta after Finish.
   std::span<const std::byte> bytes() const;
   const std::shared_ptr<TensorMemory>& memory() const { return memory_; }
 
-  // The live bytes again (null when Dense took their place).
+  // Restores and returns the live bytes (null for one made by Dense).
   std::shared_ptr<TensorMemory> Undo() &&;
 
  private:
@@ -65,11 +66,11 @@ class StagedTensor {
 
   const TensorSpec* spec_;
   WireForm form_;
-  std::shared_ptr<TensorMemory> memory_;  // the tensor's; a delta's is the live one until Finish
-  std::shared_ptr<TensorMemory> live_;    // where memory_ is another
+  std::shared_ptr<TensorMemory> memory_;  // the tensor's; for a delta the live one until Finish
+  std::shared_ptr<TensorMemory> live_;    // when memory_ is another
   std::vector<std::byte> delta_;
-  bool added_ = false;                  // the delta, to memory_
-  bool over_live_ = false;              // Undo gives live bytes back
+  bool added_ = false;                  // the delta was added to memory_
+  bool over_live_ = false;              // Undo returns live bytes
   std::map<int64_t, int64_t> arrived_;  // begin -> end, disjoint and apart
   int64_t arrived_bytes_ = 0;
 };

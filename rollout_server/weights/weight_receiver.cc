@@ -26,7 +26,7 @@ absl::Status NotInProgress(WeightVersion version) {
       absl::StrCat("no update of version ", version.value, " is in progress: call BeginUpdate"));
 }
 
-// `digests` has one of each of `tensors`, and of nothing else.
+// OK if `digests` has exactly one digest for each of `tensors`.
 absl::Status CheckNames(const char* what, const DigestMap& digests,
                         const std::map<std::string, size_t>& tensors) {
   for (const auto& [name, digest] : digests) {
@@ -48,16 +48,16 @@ absl::Status CheckDigest(const char* what, const std::string& name, const std::s
       absl::StrCat(what, " of ", name, " is ", digest, ", published was ", want));
 }
 
-// Buckets in host memory, and from there into staging.
+// Buckets arrive in host memory and are copied into staging.
 class StagingStore : public BucketStore {
  public:
   StagingStore(WeightReceiver* receiver, WeightVersion version)
       : receiver_(receiver), version_(version) {}
 
   Device memory() const override { return Device::kCpu; }
-  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override {
-    rooms_[place].resize(static_cast<size_t>(num_bytes));
-    return std::span(rooms_[place]);
+  absl::StatusOr<std::span<std::byte>> Buffer(size_t index, int64_t num_bytes) override {
+    buffers_[index].resize(static_cast<size_t>(num_bytes));
+    return std::span(buffers_[index]);
   }
   absl::Status Store(const BucketSlice& slice, std::span<const std::byte> bytes) override {
     return receiver_->Receive(version_, slice.tensor, slice.offset, bytes);
@@ -66,20 +66,21 @@ class StagingStore : public BucketStore {
  private:
   WeightReceiver* const receiver_;
   const WeightVersion version_;
-  std::array<std::vector<std::byte>, 2> rooms_;
+  std::array<std::vector<std::byte>, 2> buffers_;
 };
 
-// Buckets in the engine's memory, and from there into place.
+// Buckets arrive in memory of the engine's device and are copied to their places there.
 class DeviceStore : public BucketStore {
  public:
-  // `places`: of the manifest's tensors, in the engine's order. `owner` keeps both.
+  // `places`: for each tensor of the manifest its index in the engine's order. `owner` keeps the
+  // other two alive.
   DeviceStore(Device memory, ArrivingWeights* arriving, const std::vector<size_t>* places,
               std::shared_ptr<const void> owner)
       : memory_(memory), arriving_(arriving), places_(places), owner_(std::move(owner)) {}
 
   Device memory() const override { return memory_; }
-  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override {
-    return arriving_->Room(place, num_bytes);
+  absl::StatusOr<std::span<std::byte>> Buffer(size_t index, int64_t num_bytes) override {
+    return arriving_->Buffer(index, num_bytes);
   }
   absl::Status Store(const BucketSlice& slice, std::span<const std::byte> bytes) override {
     FailPoint("receiver: chunk");
@@ -119,7 +120,7 @@ absl::Status WeightReceiver::Reserve() {
 
 void WeightReceiver::StartEpoch(int64_t epoch) {
   MutexLock lock(&mu_);
-  // A commit that runs belongs to the epoch before; it must not land under the new one.
+  // A running commit belongs to the epoch before, and must not end under the new one.
   while (committing_) commit_ended_.Wait(&mu_);
   epoch_ = epoch;
   committed_in_epoch_ = false;
@@ -155,7 +156,7 @@ absl::StatusOr<std::vector<int64_t>> WeightReceiver::BeginOnDevice(
   TANDEM_ASSIGN_OR_RETURN(std::vector<size_t> places, MatchManifest(manifest));
   MutexLock lock(&mu_);
   TANDEM_RETURN_IF_ERROR(CheckBegin(version));
-  DropUpdate();  // its place is free for this one
+  DropUpdate();  // frees its memory for this one
   auto update = std::make_shared<Update>();
   update->version = version;
   TANDEM_ASSIGN_OR_RETURN(update->arriving, sink_->Arrive());
@@ -256,7 +257,7 @@ absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64
                                      std::span<const std::byte> data) {
   FailPoint("receiver: chunk");
   std::shared_ptr<Update> update;
-  std::shared_ptr<TensorMemory> completed;  // a second owner: nobody writes it meanwhile
+  std::shared_ptr<TensorMemory> completed;  // a second owner, so that nobody writes it meanwhile
   std::span<const std::byte> bytes;
   const auto at = static_cast<size_t>(index);
   {
@@ -280,7 +281,7 @@ absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64
   const double begin = MonotonicSeconds();
   std::string digest = Digest128(bytes);
   MutexLock lock(&mu_);
-  // The same version may have been begun anew meanwhile: then this is not its tensor.
+  // Compares objects and not versions: the same version may have been begun anew meanwhile.
   if (update_ != update) return absl::OkStatus();
   update->digests[at] = std::move(digest);
   update->digest_seconds += MonotonicSeconds() - begin;
@@ -293,7 +294,7 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
   std::shared_ptr<Update> update;
   {
     MutexLock lock(&mu_);
-    // A repeated call while the first still runs waits for its outcome.
+    // A repeated call waits for the outcome of the first.
     while (committing_) commit_ended_.Wait(&mu_);
     if (committed_in_epoch_ && live_->version == version && live_->digests == digests) {
       return CommitReport{*live_};
@@ -346,8 +347,8 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> WeightReceiver::StageVerified(Upd
   return sink_->Stage(std::move(tensors));
 }
 
-// Bytes that did not arrive are not counted: they show as any others that are wrong, since the sums
-// are over what would be served.
+// Missing bytes are not counted. They are found like any wrong bytes, since the sums are over all
+// bytes that would be served.
 absl::Status WeightReceiver::VerifyOnDevice(Update& update, const DigestMap& word_sums) const {
   TANDEM_RETURN_IF_ERROR(CheckNames("word_sums", word_sums, places_));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> sums, update.arriving->Seal());
@@ -397,8 +398,8 @@ bool WeightReceiver::takes_delta() const {
   return held_is_live_ && !committing_;
 }
 
-// The memory of an update becomes what is held: its tensors' after a commit, else the live ones'
-// where it had them.
+// Takes the memory of an update back: after a commit that of its tensors, else that of the live
+// version's tensors which the update had.
 void WeightReceiver::GiveBack(Update& update, bool committed) {
   for (size_t i = 0; i < update.tensors.size(); ++i) {
     StagedTensor& tensor = update.tensors[i];
@@ -410,7 +411,7 @@ void WeightReceiver::GiveBack(Update& update, bool committed) {
     held_[update.places[i]] = std::move(memory);
   }
   update.tensors.clear();
-  // What is held stays of a version before where the next one came on the device.
+  // When this version arrived on the device, the held bytes stay those of an earlier one.
   if (committed) held_is_live_ = update.arriving == nullptr;
 }
 

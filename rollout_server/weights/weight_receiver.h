@@ -1,14 +1,16 @@
-// WeightReceiver: takes one weight push into staging and hands it, whole or not at all, to the
-// engine (stage 9). WeightService feeds it from the network, tests from memory.
+// WeightReceiver: takes a weight push (weight sync) into staging and installs it in the engine,
+// whole or not at all (stage 9). WeightService feeds it from the network, tests from memory.
 //
-// A push is Begin, chunks in any order, Commit. What is served changes only inside Commit; until
-// then and after any failure the live weights stay. A delta push sends what changed since the live
-// version; its digests are over the result as any push's are. A push may also arrive in the
-// engine's own memory (ArrivingWeights): then no byte of it is held here, and what is verified are
-// word sums (common/weights/digest.h), made where the bytes lie. Thread-safe: Commit verifies
-// and packs without holding back the other calls or the decode steps. Memory: one copy of the model
-// in Hugging Face layout from Reserve or the first Begin on: staging, and after a commit the base
-// of the next delta.
+// A push is Begin, chunks in any order, Commit. Invariant: the served weights change only inside
+// Commit, after every digest was verified; before that and after any failure the live weights stay.
+// A delta push sends what changed since the live version; its digests are those of the result, as
+// with any push. A push may also arrive in memory of the engine's device (ArrivingWeights): then no
+// byte of it is held here, and word sums (common/weights/digest.h) are verified, which are computed
+// there.
+//
+// Thread-safe: Commit verifies and packs without blocking other calls or decode steps. Memory: one
+// copy of the model in Hugging Face layout from Reserve or the first Begin on. It is staging, and
+// after a commit the base of the next delta.
 #pragma once
 
 #include <cstddef>
@@ -25,32 +27,54 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/base/weight_version.h"
+#include "common/model/numerics.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/weights/bucket_store.h"
+#include "rollout_server/engine/forward/staged_weights.h"
+#include "rollout_server/weights/push_seat.h"
 #include "rollout_server/weights/staged_tensor.h"
-#include "rollout_server/weights/weight_sink.h"
 
 namespace tandem::rollout {
+
+// What WeightReceiver needs of the engine. EngineThread implements it; tests keep tensors in
+// memory.
+class WeightSink {
+ public:
+  virtual ~WeightSink() = default;
+
+  // Packs a full, verified set (in the order the receiver was given) beside the decode steps.
+  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) = 0;
+
+  // As those of Engine: the device in whose memory weights may arrive without host memory (none:
+  // they may not), and memory for the next version there, which this sink must outlive.
+  virtual std::optional<Device> arrival_memory() const = 0;
+  virtual absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() = 0;
+
+  // Serves from `staged` from the next step on, and returns once that is so: for how many seconds
+  // no step could run.
+  //   UNAVAILABLE  the engine has stopped; nothing changed
+  virtual absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,
+                                         WeightVersion version) = 0;
+};
 
 class WeightReceiver {
  public:
   struct Live {
     WeightVersion version;
     int64_t epoch = 0;    // under which it was committed; 0: loaded from the directory
-    DigestMap digests;    // XXH3-128; of weights that arrived on the device as they were published
-    DigestMap word_sums;  // made on the device, of those alone; else empty
+    DigestMap digests;    // XXH3-128; those published, for weights that arrived on the device
+    DigestMap word_sums;  // of weights that arrived on the device, computed there; else empty
   };
   struct CommitReport {
     Live live;
-    // Deltas added and digests made, beside the decode steps; digests of dense tensors while the
-    // rest was still coming.
+    // Time to add deltas and compute digests, beside the decode steps. Digests of dense tensors are
+    // computed while the rest still arrives.
     double verify_seconds = 0;
-    double pack_seconds = 0;   // for the engine's kernels, likewise
-    double pause_seconds = 0;  // no decode step could run
+    double pack_seconds = 0;   // to pack for the engine's kernels, beside the decode steps
+    double pause_seconds = 0;  // while no decode step could run
   };
 
-  // What a delta push is over, and how each tensor of its manifest travels.
+  // The base of a delta push, and the wire form of each tensor of its manifest.
   struct Delta {
     WeightVersion base;
     std::vector<WireForm> forms;
@@ -59,51 +83,53 @@ class WeightReceiver {
   // `tensors` is the full set the engine needs, in its order. `sink` must outlive this object.
   WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors, Live initial);
 
-  // Takes the memory of a push now, before the first one: a server without it is an error at its
+  // Allocates the memory of a push before the first one, so that a lack of it is an error at the
   // start.
-  //   RESOURCE_EXHAUSTED  there is none, with its size
+  //   RESOURCE_EXHAUSTED  there is not enough (with the size)
   absl::Status Reserve() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Versions may start anew; an update in progress is dropped.
+  // From now on versions may start at any number. Drops an update in progress.
   void StartEpoch(int64_t epoch) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // May a push arrive in the engine's own memory, sent by a group that works on `memory`?
+  // May a push arrive in memory of the engine's device, from a process group that works on
+  // `memory`?
   bool TakesOnDevice(Device memory) const { return sink_->arrival_memory() == memory; }
 
-  // Starts a push; returns how many bytes of each tensor of the manifest it waits for. An update in
-  // progress is dropped, so Begin may be retried.
+  // Starts a push; returns how many bytes it expects for each tensor of the manifest. Drops an
+  // update in progress, so Begin may be retried.
   //   INVALID_ARGUMENT     version < 0; a tensor is missing, unknown, doubled, or of another dtype
   //                        or shape (named); a delta of more bytes than its tensor
-  //   FAILED_PRECONDITION  version is not newer than the live one of this epoch; the delta's base
-  //   is
+  //   FAILED_PRECONDITION  version is not newer than the live one of this epoch; the delta's base is
   //                        not live, or its bytes are not held: push dense
   //   ABORTED              a commit is running
   absl::StatusOr<std::vector<int64_t>> Begin(WeightVersion version,
                                              const std::vector<TensorSpec>& manifest,
                                              const std::optional<Delta>& delta = std::nullopt)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The same of one that arrives in the engine's own memory, dense. Errors also of
+  // The same for a dense push that arrives in memory of the engine's device. Errors also of
   // WeightSink::Arrive.
   absl::StatusOr<std::vector<int64_t>> BeginOnDevice(WeightVersion version,
                                                      const std::vector<TensorSpec>& manifest)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Copies a chunk of tensor `index` of the manifest, encoded as Begin said. The same range may
-  // come again. The chunk that completes a dense tensor also makes its digest, outside the lock.
+  // Copies a chunk of tensor `index` of the manifest, in the wire form that Begin was given. A
+  // range may be sent again. The call that completes a dense tensor also computes its digest,
+  // without the lock.
   //   FAILED_PRECONDITION  no update of `version` is in progress, or it arrives on the device
   //   OUT_OF_RANGE         no such tensor, or the chunk ends past it
   absl::Status Receive(WeightVersion version, int32_t index, int64_t offset,
                        std::span<const std::byte> data) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Where its buckets go, in the order of the manifest: to Receive, or on the device. This object
-  // must outlive it; what comes for an update that was dropped meanwhile is never served.
+  // The store for the update's buckets, with tensors in the order of the manifest: it calls
+  // Receive, or writes on the device. This object must outlive it. Buckets of an update that was
+  // dropped meanwhile are never served.
   //   FAILED_PRECONDITION  no update of `version` is in progress
   absl::StatusOr<std::unique_ptr<BucketStore>> Buckets(WeightVersion version)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Verifies every digest over staging, packs, installs; of an update that arrived on the device
-  // `word_sums`, there. OK at once when `version` is live with the same digests, so a lost call may
-  // be repeated. Blocks; not for gRPC threads.
+  // Verifies the digest of every staged tensor (for an update that arrived on the device: its
+  // `word_sums`), packs and installs. OK at once when `version` is live with the same digests, so a
+  // lost call may be repeated. Blocks; not for gRPC threads.
   //   FAILED_PRECONDITION  no update of `version` is in progress
   //   DATA_LOSS            bytes are missing or a digest differs or is not given (tensor named)
   //   any code from the sink. After an error the update is dropped.
@@ -113,13 +139,14 @@ class WeightReceiver {
   // Drops the update of `version`. False when there is none.
   bool Abort(WeightVersion version) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // As of now; a later commit makes another one. Cheap: every request asks.
+  // The live version as of now; a later commit makes another object. Cheap, since every request
+  // calls it.
   std::shared_ptr<const Live> live() const ABSL_LOCKS_EXCLUDED(mu_);
   WeightVersion staged_version() const ABSL_LOCKS_EXCLUDED(mu_);  // 0: none
   // What Begin of `version` returned. FAILED_PRECONDITION as Receive.
   absl::StatusOr<std::vector<int64_t>> StagedSizes(WeightVersion version) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The live version's bytes are held: a delta over it is taken.
+  // Are the live version's bytes held, so that a delta can be applied to them?
   bool takes_delta() const ABSL_LOCKS_EXCLUDED(mu_);
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
 
@@ -128,12 +155,12 @@ class WeightReceiver {
     WeightVersion version;
     std::unique_ptr<ArrivingWeights> arriving;  // on the device; null: `tensors`, in host memory
     std::vector<StagedTensor> tensors;          // in manifest order; none on the device
-    std::vector<size_t> places;                 // of each in the manifest, in tensors_
-    std::vector<std::string> digests;           // of each; empty: not made yet
-    double digest_seconds = 0;                  // of those made as they came
+    std::vector<size_t> places;                 // index in tensors_ of each tensor of the manifest
+    std::vector<std::string> digests;           // of each; empty: not computed yet
+    double digest_seconds = 0;                  // for digests computed while tensors arrived
   };
 
-  std::vector<int64_t> SizesOf(const Update& update) const;  // that travel, in manifest order
+  std::vector<int64_t> SizesOf(const Update& update) const;  // on the wire, in manifest order
   absl::Status CheckBegin(WeightVersion version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<size_t>> MatchManifest(const std::vector<TensorSpec>& manifest) const;
   absl::Status CheckVersion(WeightVersion version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -155,10 +182,10 @@ class WeightReceiver {
   CondVar commit_ended_;
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   bool committed_in_epoch_ ABSL_GUARDED_BY(mu_) = true;    // the directory's weights are of epoch 0
-  std::shared_ptr<const Live> live_ ABSL_GUARDED_BY(mu_);  // shared with who asked for it
+  std::shared_ptr<const Live> live_ ABSL_GUARDED_BY(mu_);  // shared with callers of live()
   std::shared_ptr<Update> update_ ABSL_GUARDED_BY(mu_);    // null: none in progress
   bool committing_ ABSL_GUARDED_BY(mu_) = false;
-  // By place; null before the first push, and while an update has them.
+  // In the order of tensors_; null before the first push, and while an update has them.
   std::vector<std::shared_ptr<TensorMemory>> held_ ABSL_GUARDED_BY(mu_);
   bool held_is_live_ ABSL_GUARDED_BY(mu_) = false;  // held_, or what the update gives back
 };

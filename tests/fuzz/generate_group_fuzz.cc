@@ -1,7 +1,6 @@
 // Bytes of a GenerateGroup or Score request, from the wire to the last token: parsed, checked, and
 // run in a small engine when they ask for little. The first byte chooses the message.
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,18 +32,18 @@ std::unique_ptr<Engine> MakeEngine() {
 void Generate(Engine& engine, const std::string& bytes) {
   v1::GenerateGroupRequest message;
   if (!message.ParseFromString(bytes)) return;
-  auto ask = AskFromWire(message);
-  if (!ask.ok()) return;
-  if (!engine.Validate(ask->request).ok()) return;
-  if (static_cast<int64_t>(ask->request.prompt.size()) > kFewTokens ||
-      ask->request.num_completions > kFewCompletions ||
-      ask->request.sampling.max_new_tokens > kFewNewTokens) {
+  auto submission = SubmissionFromWire(message);
+  if (!submission.ok()) return;
+  if (!engine.Validate(submission->request).ok()) return;
+  if (static_cast<int64_t>(submission->request.prompt.size()) > kFewTokens ||
+      submission->request.num_completions > kFewCompletions ||
+      submission->request.sampling.max_new_tokens > kFewNewTokens) {
     return;
   }
-  const SamplingParams sampling = ask->request.sampling;
-  const int32_t wanted = ask->request.num_completions;
-  ask->request.key = 1;
-  TANDEM_CHECK(engine.Add(std::move(ask->request)).ok());
+  const SamplingParams sampling = submission->request.sampling;
+  const int32_t wanted = submission->request.num_completions;
+  submission->request.key = 1;
+  TANDEM_CHECK(engine.Add(std::move(submission->request)).ok());
   int32_t finished = 0;
   while (engine.HasWork()) {
     auto events = engine.Step();

@@ -145,28 +145,28 @@ TEST_P(DevicePushTest, MastersThatMovedShowInTheSumsOfTheTensorThatMoved) {
   }
 }
 
-// Buffers of the engine, which are filled from those of the trainer as in a broadcast.
+// The engine's receive buffers, filled from the trainer's as a broadcast fills them.
 TEST_P(DevicePushTest, RefusesWhatDoesNotFitAndWhatComesAfterTheSums) {
   const auto engine = MakeEngine();
   auto arriving = engine->Arrive();
   ASSERT_THAT(arriving, IsOk());
-  const auto room = (*arriving)->Room(0, 64), other = (*arriving)->Room(1, 8);
-  ASSERT_THAT(room, IsOk());
+  const auto buffer = (*arriving)->Buffer(0, 64), other = (*arriving)->Buffer(1, 8);
+  ASSERT_THAT(buffer, IsOk());
   ASSERT_THAT(other, IsOk());
-  EXPECT_EQ(room->size(), 64u);
-  EXPECT_NE(room->data(), other->data());
+  EXPECT_EQ(buffer->size(), 64u);
+  EXPECT_NE(buffer->data(), other->data());
   const int64_t size = on_host_[0].spec.num_bytes();
-  EXPECT_THAT((*arriving)->Write(on_host_.size(), 0, *room),
+  EXPECT_THAT((*arriving)->Write(on_host_.size(), 0, *buffer),
               FailsWith(absl::StatusCode::kOutOfRange, "tensor"));
-  EXPECT_THAT((*arriving)->Write(0, size - 60, *room),
+  EXPECT_THAT((*arriving)->Write(0, size - 60, *buffer),
               FailsWith(absl::StatusCode::kOutOfRange, "64 bytes at"));
-  EXPECT_THAT((*arriving)->Write(0, 1, *room),
+  EXPECT_THAT((*arriving)->Write(0, 1, *buffer),
               FailsWith(absl::StatusCode::kInvalidArgument, "cut an element in two"));
-  EXPECT_THAT((*arriving)->Write(0, size - 64, *room), IsOk());
+  EXPECT_THAT((*arriving)->Write(0, size - 64, *buffer), IsOk());
   ASSERT_THAT((*arriving)->Seal(), IsOk());
-  EXPECT_THAT((*arriving)->Write(0, 0, *room),
+  EXPECT_THAT((*arriving)->Write(0, 0, *buffer),
               FailsWith(absl::StatusCode::kFailedPrecondition, "sealed"));
-  EXPECT_THAT((*arriving)->Room(0, 64).status(),
+  EXPECT_THAT((*arriving)->Buffer(0, 64).status(),
               FailsWith(absl::StatusCode::kFailedPrecondition, "sealed"));
   Bucket odd{.slices = {{.tensor = 0, .offset = 1, .length = 7}}, .num_bytes = 7};
   EXPECT_THAT(on_device_->Fill(0, odd).status(),

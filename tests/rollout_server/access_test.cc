@@ -1,7 +1,7 @@
-// Who gets in: every method, by real gRPC over TLS, as every role with a certificate that is right,
-// expired, of another authority or missing, with and without the bearer token. And what somebody
-// who got in can do to a run that owns the server, over TLS and in plaintext: nothing, or what is
-// bounded.
+// Access control by real gRPC. First: every method over TLS, as every role, with a certificate that
+// is valid, expired, of another authority or missing, with and without the bearer token. Then: what
+// a client with access can do to a run that owns the server, over TLS and in plaintext, which is
+// nothing or bounded.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ using ::tandem::testing::WriteText;
 
 constexpr char kToken[] = "a-token-of-the-tests-0123456789";
 
-// By hand, and not from the table that is tested.
+// Written by hand, and not taken from the table under test.
 const std::map<std::string, std::set<std::string>> kMayCall = {
     {"/tandem.rollout.v1.RolloutService/GenerateGroup", {"trainer", "client"}},
     {"/tandem.rollout.v1.RolloutService/Score", {"trainer", "client"}},
@@ -95,7 +95,7 @@ class AccessTest : public ::testing::Test {
     server_ = *std::move(server);
   }
 
-  // What any TLS client could do: our own callers refuse to start with a certificate that is bad.
+  // As any TLS client could; our own callers refuse to start with a bad certificate.
   std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(
       const std::optional<cli::CertifiedKey>& identity) const {
     grpc::SslCredentialsOptions ssl;
@@ -266,8 +266,8 @@ using testing::Process;
 constexpr char kOwnersSecret[] = "the secret that the owner alone knows";
 constexpr char kOthersSecret[] = "the secret that an attacker alone has";
 
-// With the parameter over TLS, where the owner is a trainer and its attacker a client; without it
-// in plaintext, where both are nobody.
+// The parameter is true over TLS, where the owner is a trainer and its attacker a client, and false
+// in plaintext, where neither has an identity.
 class OwnedServerTest : public AccessTest, public ::testing::WithParamInterface<bool> {
  protected:
   void SetUp() override {
@@ -297,7 +297,7 @@ class OwnedServerTest : public AccessTest, public ::testing::WithParamInterface<
         server_->address(), secret, CredentialsOf(SignedFor(role)), ArgumentsForTls()));
   }
 
-  // Each look is a round trip, which lets the server's threads go on.
+  // Each check is a round trip, which lets the server's threads run.
   template <typename Predicate>
   void WaitForInfo(Predicate ready) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -325,7 +325,7 @@ TEST_P(OwnedServerTest, OnlyTheOwnerAbortsOrCutsItsGroups) {
     EXPECT_EQ(attacker_->Abort("run", 1, finish_early).error_code(), kDenied);
     bool aborted = true;
     EXPECT_TRUE(attacker_->Abort("", 1, finish_early, &aborted).ok());
-    EXPECT_FALSE(aborted) << "a guest has no such group";
+    EXPECT_FALSE(aborted) << "this client has no such group";
   }
   gate_.Open();
   EXPECT_TRUE(group.get().ok());
@@ -342,7 +342,7 @@ TEST_P(OwnedServerTest, TheOwnerAbortsItsGroup) {
 }
 
 TEST_P(OwnedServerTest, NobodyTakesTheNumbersOfGroupsThatTheOwnerWillAskFor) {
-  // Before the run has the server, with its id, the same numbers and another question.
+  // Before the run owns the server: its run id and group number, with another request.
   auto early = attacker_->Start(Process::Group("run", 1, /*first_id=*/9));
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));
   v1::GenerateGroupRequest batched = Process::Group("run", 2, /*first_id=*/9);
@@ -401,7 +401,7 @@ TEST_P(OwnedServerTest, NobodyElseRenewsTheLease) {
 TEST_P(OwnedServerTest, WhatWaitsAlreadyWhenARunClaimsTheServerWaitsBehindItsGroups) {
   ASSERT_NO_FATAL_FAILURE(StartAgainForOneGroup());
   auto running = owner_->Start(Process::Group("run", 1));
-  ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));
+  gate_.AwaitStep();  // the engine has it, alone
   std::vector<std::future<grpc::Status>> others;
   for (int i = 1; i <= 3; ++i) {
     v1::GenerateGroupRequest urgent = Process::Group(i == 2 ? "run" : "", i);
@@ -426,14 +426,14 @@ TEST_P(OwnedServerTest, WhatWaitsAlreadyWhenARunClaimsTheServerWaitsBehindItsGro
   EXPECT_TRUE(others[1].get().ok());
 }
 
-TEST_P(OwnedServerTest, GuestsWaitBehindTheOwnerWhateverTheirPriority) {
+TEST_P(OwnedServerTest, OthersWaitBehindTheOwnerWhateverTheirPriority) {
   ASSERT_NO_FATAL_FAILURE(StartAgainForOneGroup());
   ASSERT_TRUE(owner_->Claim("run").ok());
   auto running = owner_->Start(Process::Group("run", 1));
-  ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));
+  gate_.AwaitStep();  // the engine has it, alone
   v1::GenerateGroupRequest urgent = Process::Group("", 1);
   urgent.set_priority(std::numeric_limits<int32_t>::max());
-  auto guest = attacker_->Start(urgent);
+  auto other = attacker_->Start(urgent);
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(2));
   v1::GenerateGroupRequest late = Process::Group("run", 2);
   late.set_priority(-1);
@@ -441,20 +441,21 @@ TEST_P(OwnedServerTest, GuestsWaitBehindTheOwnerWhateverTheirPriority) {
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(3));
   gate_.Allow(4);  // two groups of two tokens, one after the other
   EXPECT_TRUE(running.get().ok());
-  EXPECT_TRUE(owners.get().ok()) << "the guest came first";
-  EXPECT_EQ(guest.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  EXPECT_TRUE(owners.get().ok()) << "the other came first";
+  EXPECT_EQ(other.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   gate_.Open();
-  EXPECT_TRUE(guest.get().ok());
+  EXPECT_TRUE(other.get().ok());
 }
 
-TEST_P(OwnedServerTest, GuestsFillHalfOfTheQueueAndTheOwnerAllOfIt) {
+TEST_P(OwnedServerTest, OthersFillHalfOfTheQueueAndTheOwnerAllOfIt) {
   ASSERT_TRUE(owner_->Claim("run").ok());
   std::vector<std::future<grpc::Status>> waiting;
   for (int i = 0; i < 2; ++i) waiting.push_back(attacker_->Start(Process::Group("", i)));
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(2));
   const grpc::Status refused = attacker_->Generate(Process::Group("", 5));
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_NE(refused.error_message().find("full for guests: 2 groups wait, and the rest of its 4"),
+  EXPECT_NE(refused.error_message().find(
+                "full for clients without ownership: 2 groups wait, and the rest of its 4"),
             std::string::npos)
       << refused.error_message();
   for (int i = 0; i < 2; ++i) waiting.push_back(owner_->Start(Process::Group("run", i)));
@@ -478,7 +479,7 @@ TEST_P(OwnedServerTest, NobodyFillsThePlacesOfTheOwnersScores) {
   for (int i = 0; i < 40; ++i) strangers.push_back(attacker_->StartScore(""));
   ASSERT_NO_FATAL_FAILURE(WaitForInfo([&](const auto&) { return ended(strangers) == 8; }));
   for (int i = 0; i < 33; ++i) owners.push_back(owner_->StartScore("run"));
-  // One over the 64 places: so the others have theirs.
+  // One more than the 64 places, so that the others have filled theirs.
   ASSERT_NO_FATAL_FAILURE(WaitForInfo([&](const auto&) { return ended(owners) == 1; }));
   gate_.Open();
   const auto refused = [](std::vector<std::future<grpc::Status>>& calls) {
@@ -493,7 +494,7 @@ TEST_P(OwnedServerTest, NobodyFillsThePlacesOfTheOwnersScores) {
 
 TEST_P(OwnedServerTest, OnlyTheOwnerPushesPausesAndGivesTheServerBack) {
   ASSERT_TRUE(owner_->Claim("run").ok());
-  // A process that may do all of it on a server of its own.
+  // A process that has all rights on a server of its own.
   const auto other = As("trainer", kOthersSecret);
   EXPECT_EQ(other->Claim("run", 2).error_code(), kDenied);
   EXPECT_EQ(other->Claim("run", 1, /*release=*/true).error_code(), kDenied);
@@ -522,7 +523,7 @@ TEST_P(OwnedServerTest, AProcessThatGoesOnWithTheRunHasTheServerAtOnceAndOneWith
   EXPECT_TRUE(without->Claim("run", 3).ok());
 }
 
-TEST_P(OwnedServerTest, AGuestEndsItsOwnGroupsAndNoStrangers) {
+TEST_P(OwnedServerTest, AClientWithoutOwnershipEndsItsOwnGroupsOnly) {
   const auto stranger = As("client", kOwnersSecret);
   auto group = stranger->Start(Process::Group("", 1));
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));
@@ -572,7 +573,7 @@ TEST_F(AccessTest, OverTlsTheOwnersSecretWithAnotherCertificateIsNoOwner) {
       << "a renewed certificate of the same name is the same caller";
 }
 
-TEST_F(AccessTest, AGuestThatNobodyCanTellFromOthersEndsNoGroup) {
+TEST_F(AccessTest, AClientThatNobodyCanTellFromOthersEndsNoGroup) {
   ASSERT_NO_FATAL_FAILURE(Start());
   Process nobody(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   const grpc::Status refused = nobody.Abort("", 1, false);

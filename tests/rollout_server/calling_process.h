@@ -1,4 +1,5 @@
-// Process: whoever calls a rollout server, with one call a method: for tests of who may do what.
+// Process: a caller of a rollout server, with a function for each method, for tests of access
+// control.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -17,7 +18,7 @@ namespace tandem::rollout::testing {
 
 using weights::v1::WeightService;
 
-// Its certificate and its secret are its channel's.
+// Its certificate and its secret are those of its channel.
 class Process {
  public:
   explicit Process(const std::shared_ptr<grpc::Channel>& channel)

@@ -1,4 +1,4 @@
-// Reader and MakeAsk: a caller of GroupRegistry without gRPC, and what it asks.
+// Reader and MakeSubmission: a caller of GroupRegistry without gRPC, and its submissions.
 #pragma once
 
 #include <cstdint>
@@ -50,16 +50,16 @@ class Reader : public GroupListener {
   int64_t progress_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-inline GroupRegistry::Ask MakeAsk(int64_t group_id, int32_t tokens = 2,
-                                  const std::string& run_id = "run") {
-  GroupRegistry::Ask ask;
-  ask.run_id = run_id;
-  ask.group_id = group_id;
-  ask.fingerprint = std::to_string(tokens);
-  ask.request.prompt = {1, 2, 3};
-  ask.request.num_completions = 2;
-  ask.request.sampling.max_new_tokens = tokens;
-  return ask;
+inline GroupSubmission MakeSubmission(int64_t group_id, int32_t tokens = 2,
+                                      const std::string& run_id = "run") {
+  GroupSubmission submission;
+  submission.run_id = run_id;
+  submission.group_id = group_id;
+  submission.fingerprint = std::to_string(tokens);
+  submission.request.prompt = {1, 2, 3};
+  submission.request.num_completions = 2;
+  submission.request.sampling.max_new_tokens = tokens;
+  return submission;
 }
 
 }  // namespace tandem::rollout::testing

@@ -1,5 +1,5 @@
-// MemoryArrival: ArrivingWeights in host memory: what a device is to a push, without one; and what
-// a scripted engine makes of it.
+// MemoryArrival: ArrivingWeights in host memory, in place of a device; and the part of a scripted
+// engine that uses it.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
+#include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/forward/staged_weights.h"
-#include "rollout_server/groups/step_engine.h"
 
 namespace tandem::rollout::testing {
 
@@ -28,8 +28,7 @@ struct TextWeights : StagedWeights {
 
 class MemoryArrival : public ArrivingWeights {
  public:
-  // Bytes that nobody writes are '?'. `flip_in`: a tensor of which a bit is flipped on
-  // its way, -1: none.
+  // Bytes that are not written are '?'. `flip_in`: a tensor in which a bit is flipped; -1: none.
   explicit MemoryArrival(const std::vector<TensorSpec>& specs, int flip_in = -1)
       : weights_(std::make_unique<TextWeights>()), flip_in_(flip_in) {
     for (const TensorSpec& spec : specs) {
@@ -37,9 +36,9 @@ class MemoryArrival : public ArrivingWeights {
     }
   }
 
-  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override {
-    rooms_[place].resize(static_cast<size_t>(num_bytes));
-    return std::span(rooms_[place]);
+  absl::StatusOr<std::span<std::byte>> Buffer(size_t index, int64_t num_bytes) override {
+    buffers_[index].resize(static_cast<size_t>(num_bytes));
+    return std::span(buffers_[index]);
   }
   absl::Status Write(size_t index, int64_t offset, std::span<const std::byte> bytes) override {
     if (sealed_) return absl::FailedPreconditionError("the weights are sealed");
@@ -65,12 +64,12 @@ class MemoryArrival : public ArrivingWeights {
  private:
   std::unique_ptr<TextWeights> weights_;
   const int flip_in_;
-  std::array<std::vector<std::byte>, kRooms> rooms_;
+  std::array<std::vector<std::byte>, kBuffers> buffers_;
   bool sealed_ = false;
 };
 
-// A StepEngine whose weights may arrive in its memory, which is the host's.
-class EngineWithArrivals : public StepEngine {
+// An Engine whose weights may arrive in its memory, which is the host's.
+class EngineWithArrivals : public Engine {
  public:
   // From now on, weights of these tensors; `flip_in` as MemoryArrival has it.
   void LetWeightsArrive(std::vector<TensorSpec> tensors, int flip_in = -1) {

@@ -200,7 +200,7 @@ TEST_F(RolloutServerTest, LiveWeightsOlderThanTheCallWantsAreRefused) {
                             "live weights are version 0, the call wants at least 3"));
 }
 
-TEST_F(RolloutServerTest, ASecondRunIsRefusedAndAGuestIsServed) {
+TEST_F(RolloutServerTest, ASecondRunIsRefusedAndAClientWithoutOwnershipIsServed) {
   gate_.Open();
   ASSERT_TRUE(Claim("owner", 1).ok());
   EXPECT_THAT(Generate(Request(1, 2, "intruder")).status,

@@ -1,4 +1,4 @@
-// Certificates, the authority and tokens change under load; no call notices.
+// Certificates, the authority and tokens change under load, and no call fails.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 

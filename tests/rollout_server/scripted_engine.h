@@ -1,4 +1,4 @@
-// ScriptedEngine: an in-memory StepEngine whose results can be worked out by hand. Each step draws
+// ScriptedEngine: an in-memory Engine whose results can be worked out by hand. Each step draws
 // one token for every completion of the first `max_running` groups, by priority and arrival: id =
 // 100 * completion + position; log-prob -0.5; version = the live one. A group of max_new_tokens N
 // ends after N steps. A prompt that begins with 666 is refused by Add, 667 fails the engine, 668
@@ -11,12 +11,11 @@
 #include <deque>
 #include <limits>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "rollout_server/groups/model_engine.h"
+#include "rollout_server/engine/engine.h"
 #include "tests/rollout_server/memory_arrival.h"
 #include "tests/rollout_server/scripted_model.h"
 #include "tests/rollout_server/scripted_score.h"
@@ -105,6 +104,7 @@ class ScriptedEngine : public EngineWithArrivals {
                                            &num_scores_);
   }
   WeightVersion live_version() const override { return live_; }
+  absl::StatusOr<MachineLimits> MeasureLimits() override { return MachineLimits(); }
   EngineStats Stats() const override {
     EngineStats stats;
     stats.kv_used_tokens = num_scores_;

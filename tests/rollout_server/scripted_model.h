@@ -1,4 +1,4 @@
-// ScriptedModel: what a server with a ScriptedEngine says that it serves.
+// ScriptedModel: the facts of the model that a server with a ScriptedEngine serves.
 #pragma once
 
 #include <cstddef>

@@ -7,16 +7,16 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
-#include "rollout_server/engine/sampling/score_run.h"
+#include "rollout_server/engine/sampling/score_options.h"
 #include "tests/rollout_server/step_gate.h"
 
 namespace tandem::rollout::testing {
 
-// Echoes what it was asked, a sequence in each slice.
+// Returns its own parameters as scores, one sequence in each slice.
 class ScriptedScore : public ScoreRun {
  public:
-  // `gate`: of the slices; null lets them all pass. `live`: of the engine. `num_scores`: as many of
-  // its scores as there are.
+  // `gate` holds slices back; null lets all pass. `live`: the engine's version. `num_scores`: the
+  // engine's count of scores.
   ScriptedScore(std::vector<ScoreSequence> sequences, const ScoreOptions& options, StepGate* gate,
                 const WeightVersion* live, int64_t* num_scores)
       : sequences_(std::move(sequences)),
@@ -46,7 +46,7 @@ class ScriptedScore : public ScoreRun {
                           o.path == ScorePath::kDecode ? -2.0f : -o.temperature);
     score.logprobs[0] = 0;
     score.kept_mass = {o.top_p, o.min_p};
-    const SitePrecision& bits = o.precision;
+    const SitePrecision& bits = o.arithmetic.precision;
     const auto prompt = static_cast<int32_t>(sequence.num_prompt_tokens);
     score.ranks = {o.top_k,        o.alone,      prompt,          bits.body_bits,
                    bits.head_bits, bits.kv_bits, bits.rotary_bits};

@@ -22,14 +22,23 @@ class StepGate {
   }
   void Pass() {
     MutexLock lock(&mu_);
+    ++num_waiting_;
+    changed_.NotifyAll();
     while (allowed_ == 0) changed_.Wait(&mu_);
+    --num_waiting_;
     --allowed_;
+  }
+  // Returns once a step waits here.
+  void AwaitStep() {
+    MutexLock lock(&mu_);
+    while (num_waiting_ == 0) changed_.Wait(&mu_);
   }
 
  private:
   Mutex mu_;
   CondVar changed_;
   int64_t allowed_ = 0;
+  int64_t num_waiting_ = 0;
 };
 
 }  // namespace tandem::rollout::testing

@@ -34,8 +34,8 @@ absl::Status OnUploads(const char* what, const Work& work) {
   });
 }
 
-// The bytes of the tensor in `dtype`. What is kept wider was widened by appending zeros: its upper
-// halves are the very bits that came, whatever they mean.
+// The bytes of the tensor in `dtype`. A bf16 tensor that is stored as fp32 was widened by appending
+// zeros, so the upper halves are the bits that arrived.
 at::Tensor BitsOf(const at::Tensor& place, DType dtype) {
   if (place.scalar_type() == TypeOf(dtype)) return place;
   return place.view(-1).view(at::kShort).slice(0, 1, std::nullopt, 2).contiguous();
@@ -65,25 +65,25 @@ CudaArrival::~CudaArrival() {
   if (left) give_back_(std::move(left));
 }
 
-absl::StatusOr<std::span<std::byte>> CudaArrival::Room(size_t place, int64_t num_bytes) {
+absl::StatusOr<std::span<std::byte>> CudaArrival::Buffer(size_t index, int64_t num_bytes) {
   MutexLock lock(&mu_);
   if (sealed_) return Sealed();
-  at::Tensor& room = weights_->rooms[place];
-  if (!room.defined() || room.numel() < num_bytes) {
+  at::Tensor& buffer = weights_->buffers[index];
+  if (!buffer.defined() || buffer.numel() < num_bytes) {
     try {
       const c10::InferenceMode inference;
       const c10::StreamGuard guard(cuda::StreamOfUploads());
-      room = at::Tensor();
-      room = at::empty({num_bytes}, cuda::On(at::kByte));
+      buffer = at::Tensor();
+      buffer = at::empty({num_bytes}, cuda::On(at::kByte));
     } catch (const c10::OutOfMemoryError&) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "no device memory for a bucket of ", num_bytes,
           " bytes: lower trainer.push.group.bucket_bytes or engine.kv_capacity_tokens"));
     } catch (const std::exception& error) {
-      return absl::InternalError(absl::StrCat("room for a bucket on the device: ", error.what()));
+      return absl::InternalError(absl::StrCat("memory for a bucket on the device: ", error.what()));
     }
   }
-  return std::span(static_cast<std::byte*>(room.data_ptr()), static_cast<size_t>(num_bytes));
+  return std::span(static_cast<std::byte*>(buffer.data_ptr()), static_cast<size_t>(num_bytes));
 }
 
 absl::Status CudaArrival::Write(size_t index, int64_t offset, std::span<const std::byte> bytes) {
@@ -106,7 +106,7 @@ absl::Status CudaArrival::Write(size_t index, int64_t offset, std::span<const st
   }
   if (length == 0) return absl::OkStatus();
   return OnUploads("weights from a bucket to their place", [&] {
-    // copy_ reads only.
+    // from_blob wants a mutable pointer; copy_ only reads.
     const at::Tensor from = at::from_blob(const_cast<std::byte*>(bytes.data()), {length / width},
                                           cuda::On(TypeOf(dtype_)));
     place.view(-1).narrow(0, offset / width, length / width).copy_(from);
@@ -120,7 +120,7 @@ absl::StatusOr<std::vector<std::string>> CudaArrival::Seal() {
   at::Tensor host;
   TANDEM_RETURN_IF_ERROR(OnUploads("digests of weights on the device", [&] {
     const at::Tensor sums = at::zeros({count, 2}, cuda::On(at::kLong));
-    std::vector<at::Tensor> read;  // there until the kernels have ended
+    std::vector<at::Tensor> read;  // alive until the kernels have ended
     for (int64_t i = 0; i < count; ++i) {
       const at::Tensor& bits = read.emplace_back(BitsOf(places_[static_cast<size_t>(i)], dtype_));
       tandem::cuda::RunWordSums(

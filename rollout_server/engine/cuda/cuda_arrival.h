@@ -1,7 +1,7 @@
-// CudaArrival: ArrivingWeights on a CUDA device: rooms and places lie in its memory, slices go from
-// one to the other by copies of the device, and digests are made there by a kernel
-// (common/cuda/kernels.h). On the stream of uploads, beside the engine's steps. Includes
-// LibTorch.
+// CudaArrival: ArrivingWeights in the memory of a CUDA device. Slices are copied from the receive
+// buffers to their places by the device, and a kernel computes the digests there
+// (common/cuda/kernels.h). All of it runs on the stream of uploads, beside the engine's steps.
+// Includes LibTorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,14 +21,14 @@ namespace tandem::rollout {
 
 class CudaArrival : public ArrivingWeights {
  public:
-  // In `spare`'s memory where it is not null, else in fresh memory. `give_back` gets the weights
-  // that nobody took, when this ends. Throws c10::Error.
+  // Uses `spare`'s memory unless it is null. When this is destroyed before Take, `give_back` gets the
+  // weights. Throws c10::Error.
   using GiveBack = std::function<void(std::unique_ptr<StagedWeights>)>;
   CudaArrival(const ModelConfig& config, DType dtype, std::unique_ptr<CudaWeights> spare,
               GiveBack give_back);
   ~CudaArrival() override;
 
-  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override
+  absl::StatusOr<std::span<std::byte>> Buffer(size_t index, int64_t num_bytes) override
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Write(size_t index, int64_t offset, std::span<const std::byte> bytes) override
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -45,14 +45,15 @@ CudaForward::Residual CudaForward::Layers(const CudaWeights& weights,
   tandem::cuda::Embed(weights.embedding.const_data_ptr(), element_,
                       inputs.ids.const_data_ptr<int32_t>(), n, config_.hidden_size,
                       residual.hidden.data_ptr<float>(), CurrentStream());
+  at::Tensor normed = at::empty({n, config_.hidden_size}, On(type_));
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const CudaLayer& layer = weights.layers[i];
-    at::Tensor normed = Norm(residual, layer.input_norm);
+    Norm(residual, layer.input_norm, normed);
     const at::Tensor attended =
         Attend(static_cast<int64_t>(i), layer, Multiply(normed, layer.qkv.weight), inputs);
     residual.delta = Multiply(attended, layer.o.weight);
     residual.bias = &layer.o.bias;
-    normed = Norm(residual, layer.post_norm);
+    Norm(residual, layer.post_norm, normed);
     const at::Tensor gate_up = Multiply(normed, layer.gate_up.weight);
     at::Tensor activated = at::empty({n, config_.intermediate_size}, On(type_));
     tandem::cuda::SwiGlu(Floats(gate_up), Floats(layer.gate_up.bias), n, config_.intermediate_size,
@@ -78,21 +79,23 @@ at::Tensor CudaForward::Multiply(const at::Tensor& x, const at::Tensor& weight) 
   return out;
 }
 
-// hidden += delta + bias; its norm.
-at::Tensor CudaForward::Norm(Residual& residual, const at::Tensor& weight) const {
-  const int64_t rows = residual.hidden.size(0);
-  at::Tensor normed = at::empty({rows, config_.hidden_size}, On(type_));
-  tandem::cuda::RunAddNorm({.hidden = residual.hidden.data_ptr<float>(),
-                            .delta = Floats(residual.delta),
-                            .bias = residual.bias == nullptr ? nullptr : Floats(*residual.bias),
-                            .weight = Floats(weight),
-                            .eps = static_cast<float>(config_.rms_norm_eps),
-                            .rows = rows,
-                            .width = config_.hidden_size,
-                            .normed = normed.data_ptr(),
-                            .element = element_},
-                           CurrentStream());
-  return normed;
+// hidden += delta + bias, and its norm: of all rows, or of the `chosen` ones. `rest`, unless null,
+// gets what the rounding of the norm leaves.
+void CudaForward::Norm(Residual& residual, const at::Tensor& weight, at::Tensor& normed,
+                       const at::Tensor* chosen, void* rest) const {
+  tandem::cuda::RunAddNorm(
+      {.hidden = residual.hidden.data_ptr<float>(),
+       .delta = Floats(residual.delta),
+       .bias = residual.bias == nullptr ? nullptr : Floats(*residual.bias),
+       .weight = Floats(weight),
+       .eps = static_cast<float>(config_.rms_norm_eps),
+       .chosen = chosen == nullptr ? nullptr : chosen->const_data_ptr<int64_t>(),
+       .rows = chosen == nullptr ? residual.hidden.size(0) : chosen->numel(),
+       .width = config_.hidden_size,
+       .normed = normed.data_ptr(),
+       .element = element_,
+       .rest = rest},
+      CurrentStream());
 }
 
 at::Tensor CudaForward::Attend(int64_t index, const CudaLayer& layer, const at::Tensor& qkv,
@@ -133,7 +136,7 @@ at::Tensor CudaForward::Attend(int64_t index, const CudaLayer& layer, const at::
   return out;
 }
 
-// Row by row, as many at once as scratch memory is for.
+// Paged attention of as many rows at once as there is scratch memory for.
 void CudaForward::AttendPaged(const DeviceRange& range, const DeviceInputs& inputs,
                               const at::Tensor& keys, const at::Tensor& values,
                               const at::Tensor& queries, at::Tensor& out) const {
@@ -165,7 +168,7 @@ void CudaForward::AttendPaged(const DeviceRange& range, const DeviceInputs& inpu
   }
 }
 
-// Runs of a prompt against their contexts.
+// Flash attention of runs of prompt tokens over their gathered contexts.
 void CudaForward::AttendFlash(const DeviceRange& range, const at::Tensor& keys,
                               const at::Tensor& values, const at::Tensor& queries,
                               at::Tensor& out) const {
@@ -187,18 +190,8 @@ at::Tensor CudaForward::Logits(const CudaWeights& weights, Residual& residual,
   const int64_t n = rows.numel();
   const bool split = element_ == Element::kBf16;
   at::Tensor normed = at::empty({split ? 2 * n : n, config_.hidden_size}, On(type_));
-  tandem::cuda::RunAddNorm({.hidden = residual.hidden.data_ptr<float>(),
-                            .delta = Floats(residual.delta),
-                            .bias = residual.bias == nullptr ? nullptr : Floats(*residual.bias),
-                            .weight = Floats(weights.final_norm),
-                            .eps = static_cast<float>(config_.rms_norm_eps),
-                            .chosen = rows.const_data_ptr<int64_t>(),
-                            .rows = n,
-                            .width = config_.hidden_size,
-                            .normed = normed.data_ptr(),
-                            .element = element_,
-                            .rest = split ? normed.narrow(0, n, n).data_ptr() : nullptr},
-                           CurrentStream());
+  Norm(residual, weights.final_norm, normed, &rows,
+       split ? normed.narrow(0, n, n).data_ptr() : nullptr);
   at::Tensor logits = Multiply(normed, weights.head);
   if (!split) return logits;
   logits.narrow(0, 0, n).add_(logits.narrow(0, n, n));

@@ -1,6 +1,10 @@
-// CudaForward: the model's layers and its KV cache on a CUDA device; the runner gives it a step's
-// inputs there. It waits for nothing and looks at no value of the host but sizes, so that a call
-// can be captured as a graph. Includes LibTorch. Everything runs on the current stream.
+// CudaForward: the model's layers and its KV cache on a CUDA device. Inputs of a step are device
+// tensors. It never waits and depends on no host value but sizes, so that a call can be captured as
+// a CUDA graph. Everything runs on the current stream. Includes LibTorch.
+//
+// Attention is paged (Kwon et al., SOSP 2023): a row attends over the blocks in its sequence's
+// block table. Long runs of prompt tokens instead gather their KV and use flash attention (Dao,
+// ICLR 2024), which is faster but whose bits depend on the batch composition.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +22,7 @@
 
 namespace tandem::rollout {
 
-// Neighbouring rows that attend in one way, as RowRange (step_inputs.h).
+// Neighbouring rows that use the same attention kernel, as RowRange (step_inputs.h).
 struct DeviceRange {
   int64_t first = 0, count = 0;
   bool flash = false;
@@ -36,28 +40,29 @@ struct DeviceInputs {
 
 class CudaForward {
  public:
-  // Allocates the cache: num_blocks blocks. With `own_products` linear layers are RunMatmul's,
-  // whose rows do not see their company; else cuBLAS's.
+  // Allocates the cache of num_blocks blocks. With `own_products` linear layers use RunMatmul,
+  // whose bits do not depend on the batch composition; else cuBLAS.
   CudaForward(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks, bool own_products);
 
-  // The residual stream, and what the last layer still has to add to it.
+  // The residual stream, and the output of the last layer, which is not yet added to it.
   struct Residual {
     at::Tensor hidden, delta;  // [N, E] fp32
     const at::Tensor* bias = nullptr;
   };
   Residual Layers(const CudaWeights& weights, const DeviceInputs& inputs) const;
 
-  // [R, V] fp32 of rows [R] int64 of the residual stream, of which none is asked for twice.
+  // Logits [R, V] fp32 of `rows` [R] int64 of the residual stream. Each row may be requested once.
   at::Tensor Logits(const CudaWeights& weights, Residual& residual, const at::Tensor& rows) const;
 
-  // All layers, in one kernel a round (CopyRounds).
+  // Copies blocks of all layers, with one kernel for each round (CopyRounds).
   void CopyBlocks(std::span<const BlockCopy> copies);
 
   tandem::cuda::Element element() const { return element_; }
 
  private:
   at::Tensor Multiply(const at::Tensor& x, const at::Tensor& weight) const;
-  at::Tensor Norm(Residual& residual, const at::Tensor& weight) const;
+  void Norm(Residual& residual, const at::Tensor& weight, at::Tensor& normed,
+            const at::Tensor* chosen = nullptr, void* rest = nullptr) const;
   at::Tensor Attend(int64_t index, const CudaLayer& layer, const at::Tensor& qkv,
                     const DeviceInputs& inputs) const;
   void AttendPaged(const DeviceRange& range, const DeviceInputs& inputs, const at::Tensor& keys,

@@ -24,9 +24,8 @@
 #include "rollout_server/engine/cuda/cuda_arrival.h"
 #include "rollout_server/engine/cuda/cuda_forward.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
+#include "rollout_server/engine/cuda/device_checks.h"
 #include "rollout_server/engine/cuda/device_draws.h"
-#include "rollout_server/engine/cuda/device_invariance.h"
-#include "rollout_server/engine/cuda/device_limits.h"
 #include "rollout_server/engine/cuda/device_ops.h"
 #include "rollout_server/engine/cuda/draw/draw_kernel.h"
 #include "rollout_server/engine/cuda/step/decode_step.h"
@@ -42,7 +41,7 @@ using cuda::kLogitsRows;
 using cuda::On;
 using tandem::cuda::Element;
 
-constexpr int64_t kFlashTokens = 8;  // shorter runs of prompt attend row by row
+constexpr int64_t kFlashTokens = 8;  // shorter runs of prompt tokens use paged attention
 
 at::Tensor View(const at::Tensor& bytes, size_t begin, int64_t count, at::ScalarType type) {
   const auto size = count * static_cast<int64_t>(c10::elementSize(type));
@@ -55,7 +54,7 @@ at::Tensor View(const at::Tensor& bytes, size_t begin, const std::vector<T>& lik
               sizeof(T) == 8 ? at::kLong : at::kInt);
 }
 
-// `bytes`: the step as `at` says, on the device.
+// `bytes`: the arrays of the step on the device, at the offsets of `at`.
 DeviceInputs ViewsOf(const cuda::StepInputs& step, const cuda::PackedStep& at,
                      const at::Tensor& bytes) {
   DeviceInputs to;
@@ -82,10 +81,11 @@ DeviceInputs ViewsOf(const cuda::StepInputs& step, const cuda::PackedStep& at,
   return to;
 }
 
-// For an array of a step, rows of which have draws or scores.
+// Draws or scores of a step, in the form that the kernels read.
 struct DrawInputs {
-  std::vector<cuda::Draw> draws;  // in order of their rows, each of its row within its slice
-  std::vector<int64_t> rows;      // of each among the call's logits_rows
+  std::vector<cuda::Draw>
+      draws;                  // in order of their rows; Draw::row counts within a slice of logits
+  std::vector<int64_t> rows;  // of each, as an index into the call's logits_rows
   cuda::ForbiddenWords forbidden;
 };
 
@@ -119,8 +119,8 @@ absl::Status NoRounding() {
       "rounding at sites of the forward on a CUDA device: use device cpu");
 }
 
-// Of c10::OutOfMemoryError and of the CUDA run time itself, whose failures come as plain
-// c10::Errors.
+// Is it the message of a c10::OutOfMemoryError, or of the CUDA run time, whose failures are plain
+// c10::Errors?
 bool OutOfMemory(const std::string& message) {
   return message.find("out of memory") != std::string::npos;
 }
@@ -131,10 +131,10 @@ absl::Status NoMemoryForWeights(const c10::OutOfMemoryError& error) {
       absl::StrCat("no device memory for weights: ", error.what_without_backtrace()));
 }
 
-// What graphs read and write: always the same memory.
+// The memory that all graphs read and write.
 struct GraphMemory {
-  at::Tensor host_inputs, inputs;  // bytes, as DecodeLayout says
-  cuda::DrawMemory draws;          // of kMaxGraphRows draws that want everything
+  at::Tensor host_inputs, inputs;  // bytes, in the layout of DecodeLayout
+  cuda::DrawMemory draws;          // for kMaxGraphRows draws with everything but scores
   at::Tensor host_drawn;           // pinned; draws.drawn
 };
 
@@ -173,10 +173,8 @@ class CudaRunner : public TokenRunner {
 
   absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,
                    std::span<const int64_t> logits_rows, OnLogits on_logits,
-                   const SitePrecision& precision, const KvQuantisation& kv_quantisation) override {
-    if (!(precision == SitePrecision{}) || !(kv_quantisation == KvQuantisation{})) {
-      return NoRounding();
-    }
+                   const ForwardArithmetic& arithmetic) override {
+    if (!(arithmetic == ForwardArithmetic{})) return NoRounding();
     return OnDevice([&] {
       Forward(static_cast<const CudaWeights&>(weights), inputs, logits_rows, {},
               [&](int64_t first, const at::Tensor& logits, const cuda::Draw*, const int32_t*) {
@@ -203,9 +201,7 @@ class CudaRunner : public TokenRunner {
                            std::span<const int64_t> logits_rows, std::span<const int32_t> ids,
                            const ScoreOptions& options,
                            std::span<absl::StatusOr<ScoredToken>> tokens) override {
-    if (!(options.precision == SitePrecision{}) || !(options.kv_quantisation == KvQuantisation{})) {
-      return NoRounding();
-    }
+    if (!(options.arithmetic == ForwardArithmetic{})) return NoRounding();
     return OnDevice([&] {
       const cuda::DrawMemory host = Draw(static_cast<const CudaWeights&>(weights), inputs,
                                          logits_rows, InputsOf(ids, options), {.scores = true});
@@ -223,7 +219,7 @@ class CudaRunner : public TokenRunner {
       const c10::StreamGuard on_stream(stream_);
       forward_->CopyBlocks(copies);
     });
-    failed_copy_.Update(copied);  // the next step tells it
+    failed_copy_.Update(copied);  // returned by the next step
   }
 
   Account account() const override { return account_; }
@@ -256,8 +252,8 @@ class CudaRunner : public TokenRunner {
   }
   bool flash() const { return element() == Element::kBf16 && !options_.invariant; }
 
-  // One copy: the arrays lie in pinned memory, which the next step overwrites after this one's
-  // wait.
+  // Sends all arrays in one copy from pinned memory. The next step overwrites that memory, after this
+  // step has waited for the stream.
   at::Tensor Send(const cuda::PackedInputs& packed) {
     const auto bytes = static_cast<int64_t>(packed.bytes());
     if (!host_step_.defined() || host_step_.numel() < bytes) {
@@ -269,8 +265,8 @@ class CudaRunner : public TokenRunner {
     return on_device;
   }
 
-  // Calls on_slice(first row, logits [<= kLogitsRows, V], draws, forbidden ids) for slices of the
-  // rows; the last two are of the device, and of the whole call.
+  // Calls on_slice(first row, logits [<= kLogitsRows, V], draws, forbidden ids) for each slice of the
+  // rows. The last two are device pointers to those of the whole call.
   template <typename OnSlice>
   void Forward(const CudaWeights& weights, std::span<const TokenInput> inputs,
                std::span<const int64_t> logits_rows, const DrawInputs& draws,
@@ -296,7 +292,7 @@ class CudaRunner : public TokenRunner {
     }
   }
 
-  // The records of all draws, on the host.
+  // Runs the forward and samples; returns the records of all draws on the host.
   cuda::DrawMemory Draw(const CudaWeights& weights, std::span<const TokenInput> inputs,
                         std::span<const int64_t> logits_rows, const DrawInputs& draws,
                         const cuda::DrawWants& wants) {
@@ -314,11 +310,11 @@ class CudaRunner : public TokenRunner {
     return cuda::Fetch(memory, size, wants);
   }
 
-  // A step that has a graph: as it comes the first time, and recorded; played after that.
+  // A step that has a graph. The first time it runs without and is then recorded; later it is replayed.
   void Decode(const CudaWeights& weights, const cuda::GraphKey& key,
               std::span<const TokenInput> inputs, std::span<const TokenDraw> draws,
               std::span<absl::StatusOr<SampledToken>> tokens);
-  // What a graph records.
+  // The operations that a graph records.
   void PaddedStep(const CudaWeights& weights, const cuda::GraphKey& key) const;
   std::unique_ptr<cuda::DeviceGraph> Record(const CudaWeights& weights, const cuda::GraphKey& key);
 
@@ -414,8 +410,7 @@ void CudaRunner::PaddedStep(const CudaWeights& weights, const cuda::GraphKey& ke
   }
 }
 
-// Null where the device has no memory for one more graph: the step has run as it comes, and so do
-// later ones of its key.
+// Null when the device has no memory for one more graph. Steps of this key then run without one.
 std::unique_ptr<cuda::DeviceGraph> CudaRunner::Record(const CudaWeights& weights,
                                                       const cuda::GraphKey& key) {
   try {
@@ -464,14 +459,14 @@ void CudaRunner::Decode(const CudaWeights& weights, const cuda::GraphKey& key,
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = cuda::TokenAt(host, i, draws[i]);
 }
 
-// Steps of padded rows: they write no KV and draw nothing, and take what real ones take.
+// Runs steps of padded rows, which write no KV and sample nothing, but need the memory of real ones.
 absl::Status CudaRunner::Rehearse(const StagedWeights& packed, int64_t max_step_tokens,
                                   int64_t max_sequences) {
   const auto& weights = static_cast<const CudaWeights&>(packed);
   const int64_t longest =
       std::min(config_.max_position_embeddings, options_.num_blocks * KvBlockPool::kBlockTokens);
   const absl::Status run = OnDevice([&] {
-    // As many rows of logits as PlanMemory counts.
+    // The number of rows of logits that PlanMemory counts.
     const int64_t rows = std::max(max_sequences, std::min(max_step_tokens, kLogitsRows));
     PromptStep(weights, max_step_tokens, rows, longest);
     if (!options_.graphs) return;
@@ -486,7 +481,7 @@ absl::Status CudaRunner::Rehearse(const StagedWeights& packed, int64_t max_step_
       " tokens: lower one of them. ", run.message()));
 }
 
-// `tokens` rows of one long run, and logits and everything else of up to `rows` of them.
+// A step of `tokens` padded rows as one long run, with logits, records and supports of up to `rows`.
 void CudaRunner::PromptStep(const CudaWeights& weights, int64_t tokens, int64_t rows,
                             int64_t longest) {
   const auto zeros = [](int64_t size, at::ScalarType type) { return at::zeros({size}, On(type)); };
@@ -499,8 +494,8 @@ void CudaRunner::PromptStep(const CudaWeights& weights, int64_t tokens, int64_t 
   range.count = tokens;
   range.longest_key = longest;
   if (flash()) {
-    // Flash attention knows no padded rows: one run, over as many keys as shorter ones have
-    // together.
+    // Flash attention has no padded rows, so this is one run over as many keys as shorter runs may
+    // have together.
     range.flash = true;
     range.longest_query = tokens;
     const int64_t gathered =
@@ -576,7 +571,7 @@ absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig& c
   try {
     auto runner = std::make_unique<CudaRunner>(config, options);
     if (options.invariant) {
-      TANDEM_RETURN_IF_ERROR(CheckDeviceInvariance(config, runner->element()));
+      TANDEM_RETURN_IF_ERROR(cuda::CheckDeviceInvariance(config, runner->element()));
     }
     return std::unique_ptr<TokenRunner>(std::move(runner));
   } catch (const c10::OutOfMemoryError&) {

@@ -1,18 +1,18 @@
 // MakeCudaRunner: the engine's forward on a CUDA device (stage 2).
 //
-// Precision as on the CPU (model_runner.h): the residual stream, norms, rotary, softmax and logits
-// are fp32; with ComputeDType::kBf16 weights, cache and the inputs of linear layers are bf16,
-// products fp32. The head multiplies inputs of 16 significand bits, as two bf16 parts.
+// Precision is as on the CPU (model_runner.h): the residual stream, norms, rotary, softmax and logits
+// are fp32. With ComputeDType::kBf16 weights, cache and the inputs of linear layers are bf16, and
+// products are fp32. The head multiplies inputs of 16 significand bits, as two bf16 parts.
 //
-// Linear layers are cuBLAS's, whose results depend on how many rows there are, and prompts in bf16
-// attend through the flash kernels of LibTorch; everything else computes each row by itself. With
-// numerics `invariant` so do linear layers and prompts: by RunMatmul and paged attention
-// (kernels.h), slower.
+// Linear layers are cuBLAS calls, whose bits depend on the number of rows, and prompts in bf16 use
+// LibTorch's flash attention. All other kernels compute each row by itself. With numerics `invariant`
+// linear layers and prompts do so too, by RunMatmul and paged attention (common/cuda/kernels.h), which
+// are slower.
 //
-// Tokens are drawn and scored on the device: what comes back is an id and its record for each, a
-// bit for each id of the vocabulary where a filter is on and the support is asked for, and the most
-// likely ids where those are. A step of decodes alone is one CUDA graph (decode_step.h); any other
-// has its inputs in one copy.
+// Tokens are sampled and scored on the device. Copied back are an id and its record for each token,
+// a bit set over the vocabulary where a filter is on and the support is requested, and the most likely
+// ids where those are requested. A step of decodes alone is one CUDA graph (decode_step.h); any other
+// step sends its inputs in one copy.
 #pragma once
 
 #include <cstdint>
@@ -28,27 +28,25 @@ namespace tandem::rollout {
 
 struct CudaRunnerOptions {
   ComputeDType dtype = ComputeDType::kBf16;
-  int64_t num_blocks = 0;  // of the cache, KvBlockPool::kBlockTokens tokens each: MemoryPlan's
-  bool invariant = false;  // a row's bits do not depend on the rows beside it; checked at the start
-  bool graphs = true;      // replay steps of decodes as CUDA graphs
+  int64_t num_blocks = 0;  // of the cache, KvBlockPool::kBlockTokens tokens each; from MemoryPlan
+  bool invariant = false;  // a row's bits do not depend on the batch; checked at the start
+  bool graphs = true;      // replay decode steps as CUDA graphs
 };
 
-// The plan of the first device this process sees, from what is free there now. Creates the
-// process's context on it.
+// The memory plan for the first device that this process sees, from what is free there now. Creates
+// the process's context on it.
 //   FAILED_PRECONDITION  this build has no CUDA, or this machine no device
 //   RESOURCE_EXHAUSTED   PlanMemory's
 //   INTERNAL             the device failed
 absl::StatusOr<cuda::MemoryPlan> PlanCudaMemory(const ModelConfig& config,
                                                 const cuda::MemoryNeeds& needs);
 
-// On the first device this process sees. Allocates the cache.
-//   FAILED_PRECONDITION  this build has no CUDA, or this machine no device; invariant: a kernel
-//   gives
-//                        other bits in company
-//   UNIMPLEMENTED        a shape the kernels have not: head_dim over 256 or no multiple of 8, a
-//   hidden size that
-//                        is no multiple of 4, a vocabulary over 2^20; invariant: a size of a linear
-//                        layer's input that is no multiple of 8
+// A runner on the first device that this process sees. Allocates the cache.
+//   FAILED_PRECONDITION  this build has no CUDA, or this machine no device; with `invariant`, a
+//                        kernel's bits depend on the batch composition
+//   UNIMPLEMENTED        a shape that the kernels do not support: head_dim over 256 or no multiple of
+//                        8, a hidden size that is no multiple of 4, a vocabulary over 2^20; with
+//                        `invariant`, a linear layer whose input size is no multiple of 8
 //   RESOURCE_EXHAUSTED   no device memory for the cache
 //   INTERNAL             the device failed
 absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig& config,

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <map>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "rollout_server/engine/cuda/device_ops.h"
@@ -18,14 +17,14 @@ namespace {
 
 at::ScalarType TypeOf(DType dtype) { return dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat; }
 
-// Gives each of the model's tensors its rows of the arrays that the kernels read.
+// Maps each of the model's tensors to rows of the arrays that the kernels read.
 class Layout {
  public:
   Layout(const std::vector<TensorSpec>& tensors, DType dtype) : type_(TypeOf(dtype)) {
     for (const TensorSpec& spec : tensors) shapes_[spec.name] = spec.shape;
   }
 
-  // The named tensors one below the other, in `to`'s memory if it has their shape.
+  // Concatenates the named tensors by rows, in `to`'s memory if it has their shape.
   void Stack(const std::vector<std::string>& names, at::Tensor& to) { Stack(names, type_, to); }
   void Floats(const std::vector<std::string>& names, at::Tensor& to) {
     Stack(names, at::kFloat, to);

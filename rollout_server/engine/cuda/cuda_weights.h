@@ -30,9 +30,8 @@ struct CudaLayer {
 };
 
 struct CudaWeights : StagedWeights {
-  // Of the memory the tensors lie in: they never move while this lives, and no other weights of the
-  // process have had the number. A graph that reads them is good for what is installed here later
-  // too.
+  // Identifies the memory that the tensors lie in. They never move while this lives, and the number is
+  // unique in the process. A graph that reads this memory stays valid for weights uploaded to it later.
   const uint64_t place = NextPlace();
 
   at::Tensor embedding;  // [V, E]
@@ -40,23 +39,23 @@ struct CudaWeights : StagedWeights {
   std::vector<CudaLayer> layers;
   at::Tensor final_norm;  // [E]
 
-  // Bytes of buckets that arrive for this place; undefined before the first. They stay with it: a
-  // broadcast that was given up may still write there for a moment, where nobody else may be.
-  std::array<at::Tensor, ArrivingWeights::kRooms> rooms;
+  // Receive buffers for buckets; undefined before the first push. They belong to this memory for good,
+  // because an abandoned broadcast may still write to them for a moment.
+  std::array<at::Tensor, ArrivingWeights::kBuffers> buffers;
 
-  int64_t layer_bytes() const;  // of the linear layers but the head
+  int64_t layer_bytes() const;  // of the linear layers except the head
 
  private:
   static uint64_t NextPlace();
 };
 
-// Where each tensor of ModelTensors lies in `weights`, in that order and of its shape: views, of
-// `dtype` or, norms and biases, fp32, each contiguous. Allocates on the current stream what is not
-// there yet. Throws c10::Error.
+// Views of `weights`, one for each tensor of ModelTensors, in that order and of its shape. They are
+// contiguous, and of `dtype`, except norms and biases, which are fp32. Allocates missing tensors on
+// the current stream. Throws c10::Error.
 std::vector<at::Tensor> TensorPlaces(const ModelConfig& config, DType dtype, CudaWeights& weights);
 
-// `tensors`: of PackModelWeights' check. Copies them, into `spare`'s memory where it is not null,
-// on a stream of its own, and waits for it. Throws c10::Error.
+// Copies `tensors` (which CheckModelTensors accepts) to the device, into `spare`'s memory unless it is
+// null, on a stream of its own, and waits for it. Throws c10::Error.
 std::unique_ptr<CudaWeights> UploadWeights(const ModelConfig& config,
                                            const std::vector<HostTensor>& tensors, DType dtype,
                                            std::unique_ptr<CudaWeights> spare);

@@ -17,7 +17,7 @@ at::Tensor BytesFor(int64_t count) {
   return at::empty({count * static_cast<int64_t>(sizeof(T))}, On(at::kByte));
 }
 
-// Null where there is none.
+// Null for an undefined tensor.
 template <typename T>
 T* PointerOf(const at::Tensor& tensor, int64_t first) {
   return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) + first : nullptr;

@@ -61,15 +61,15 @@ DeviceGraph::DeviceGraph(const std::function<void()>& work, const DeviceGraph* b
     : impl_(std::make_unique<Impl>()) {
   at::cuda::CUDAGraph& graph = impl_->graph;
   const auto pool = beside == nullptr ? at::cuda::graph_pool_handle() : beside->impl_->graph.pool();
-  // Of this thread alone: an upload may allocate and wait beside the capture.
+  // Captures this thread only: an upload may allocate and wait at the same time.
   graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
   try {
     work();
   } catch (...) {
     try {
-      graph.capture_end();  // or the stream stays in capture
+      graph.capture_end();  // else the stream stays in capture mode
     } catch (const std::exception&) {
-      // The first error is the one to tell.
+      // Report the first error.
     }
     throw;
   }

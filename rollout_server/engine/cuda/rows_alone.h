@@ -1,4 +1,4 @@
-// CheckRowsAlone: does a kernel give a row the same bits alone and in company? Pure.
+// CheckRowsAlone: does a kernel give a row the same bits alone and in larger batches? Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,8 @@
 
 namespace tandem::rollout::cuda {
 
-// compute(first, count): the bytes of rows [first, first + count), equally many for each, computed
-// together. Compares all `rows` of one call with each row of a call of its own, and with calls of
-// 3 and 17 rows.
+// compute(first, count) computes rows [first, first + count) together and returns their bytes, equally
+// many for each row. Compares one call of all `rows` with calls of 1, 3 and 17 rows.
 //   FAILED_PRECONDITION  a row's bytes differ; names `kernel` and the row
 //   INTERNAL             a call gave another number of bytes
 absl::Status CheckRowsAlone(

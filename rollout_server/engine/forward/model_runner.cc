@@ -11,7 +11,7 @@ constexpr int64_t kBlock = KvBlockPool::kBlockTokens;
 constexpr int64_t kRowBlock = 48;       // rows multiplied by one tile of weights at a time
 constexpr int64_t kTokensTogether = 8;  // tokens of a sequence attended together
 constexpr int64_t kLogitsRows = 64;     // rows of logits that exist at once
-constexpr int64_t kItemsPerThread = 4;  // of a phase, so that no thread waits long for another
+constexpr int64_t kItemsPerThread = 4;  // work items of a phase, so that threads end it together
 constexpr int64_t kTile = PackedMatrix::kTileColumns;
 
 int64_t WholeTiles(int64_t columns) { return (columns + kTile - 1) / kTile * kTile; }
@@ -20,7 +20,7 @@ int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t KvBytes(ComputeDType dtype) { return dtype == ComputeDType::kBf16 ? 2 : 4; }
 
-// Key or value heads of all layers and tokens that a cache holds.
+// How many key heads (and as many value heads) a cache holds, over all layers and tokens.
 int64_t CachedHeads(const ModelConfig& config, int64_t num_blocks) {
   return config.num_layers * num_blocks * config.num_kv_heads * kBlock;
 }
@@ -78,7 +78,7 @@ KvLayer<Kv> ModelRunner::Cache(int64_t layer) {
   return cache;
 }
 
-// Buffers for this many tokens and contexts this long; groups the tokens into runs.
+// Grows the buffers for these inputs, and groups neighbouring tokens into runs.
 void ModelRunner::Prepare(std::span<const TokenInput> inputs) {
   const int64_t n = static_cast<int64_t>(inputs.size());
   if (n > capacity_) {
@@ -119,20 +119,21 @@ void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
   float* cosines = cosines_.as<float>() + row * half;
   float* sines = sines_.as<float>() + row * half;
   for (int64_t i = 0; i < half; ++i) {
-    const float angle = RoundedToBits(
-        static_cast<float>(inputs[row].position) * inverse_frequencies_[i], precision_.rotary_bits);
+    const float angle =
+        RoundedToBits(static_cast<float>(inputs[row].position) * inverse_frequencies_[i],
+                      arithmetic_.precision.rotary_bits);
     cosines[i] = std::cos(angle);
     sines[i] = std::sin(angle);
   }
 }
 
-// Values that the next linear layer multiplies, as it wants them.
+// Stores values as the operand of the next linear layer.
 void ModelRunner::StoreBody(float* values, int64_t n, void* out) const {
-  RoundIfAsked(values, n, precision_.body_bits);
+  RoundIfAsked(values, n, arithmetic_.precision.body_bits);
   StoreOperand(set_, values, n, round_, operand_type_, out);
 }
 
-// hidden -> normed, as the next linear layer wants it.
+// RMS norm: hidden -> normed, as the operand of the next linear layer.
 void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t rows) {
   const int64_t width = config_.hidden_size;
   float* scratch = scratch_[member.index()].data();
@@ -143,9 +144,10 @@ void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t 
   });
 }
 
-// Every tile of the product; done(tile, first row, rows, values, stride) gets each as it is ready.
-// With `out` the values stand in its rows, else in scratch. `following` is multiplied next: its
-// first weights are fetched at the end.
+// Computes the product tile by tile: kTile columns times up to kRowBlock rows, so that a tile's
+// weights stay in the cache while rows pass. done(tile, first row, rows, values, stride) is called
+// for each finished block. The values are rows of `out`, or scratch memory when it is null.
+// `following` is the matrix that is multiplied next; its first weights are prefetched at the end.
 template <typename Done>
 void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
                            const PackedMatrix& following, const Operand& x, int64_t rows,
@@ -197,11 +199,12 @@ void ModelRunner::AddProduct(ThreadTeam::Member& member, const LinearWeights& we
            });
 }
 
-// One head's key or value, before it is written.
+// Rounds one head's key or value before it is written.
 void ModelRunner::RoundKv(float* values, int64_t position) const {
-  RoundIfAsked(values, config_.head_dim, precision_.kv_bits);
-  if (kv_quantisation_.bits > 0 && position >= kv_quantisation_.from_position) {
-    Quantise(values, config_.head_dim, kv_quantisation_.bits);
+  RoundIfAsked(values, config_.head_dim, arithmetic_.precision.kv_bits);
+  if (arithmetic_.kv_quantisation.bits > 0 &&
+      position >= arithmetic_.kv_quantisation.from_position) {
+    Quantise(values, config_.head_dim, arithmetic_.kv_quantisation.bits);
   }
 }
 
@@ -322,14 +325,14 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
       kernels_.rms_norm(hidden_.as<float>() + logits_rows[first + i] * width,
                         weights.final_norm.data(), width, static_cast<float>(config_.rms_norm_eps),
                         final_normed_.as<float>() + i * width);
-      RoundIfAsked(final_normed_.as<float>() + i * width, width, precision_.head_bits);
+      RoundIfAsked(final_normed_.as<float>() + i * width, width, arithmetic_.precision.head_bits);
     });
     Multiply(member, weights.head, weights.layers[0].qkv.matrix,
              {OperandType::kFp32, final_normed_.as<float>(), width}, rows, logits_.as<float>(),
              stride, [](auto&&...) {});
     member.ForEach(rows, [&](int64_t i) {
       float* logits = logits_.as<float>() + i * stride;
-      RoundIfAsked(logits, config_.vocab_size, precision_.head_bits);
+      RoundIfAsked(logits, config_.vocab_size, arithmetic_.precision.head_bits);
       on_logits(first + i, {logits, static_cast<size_t>(config_.vocab_size)});
     });
   }
@@ -375,11 +378,9 @@ bool ModelRunner::Packed(const StagedWeights* weights) const {
 
 absl::Status ModelRunner::Run(const StagedWeights& packed, std::span<const TokenInput> inputs,
                               std::span<const int64_t> logits_rows, OnLogits on_logits,
-                              const SitePrecision& precision,
-                              const KvQuantisation& kv_quantisation) {
+                              const ForwardArithmetic& arithmetic) {
   const auto& weights = static_cast<const ModelWeights&>(packed);
-  precision_ = precision;
-  kv_quantisation_ = kv_quantisation;
+  arithmetic_ = arithmetic;
   Prepare(inputs);
   account_ = AccountOf(weights, inputs, static_cast<int64_t>(logits_rows.size()));
   team_.Run([&](ThreadTeam::Member& member) {

@@ -1,13 +1,17 @@
-// ModelRunner: the engine's own forward over a KV cache in blocks (stage 2), on the CPU. It owns
-// the cache.
+// ModelRunner: the engine's own forward over a KV cache in blocks, on the CPU (stage 2). It owns
+// the cache. Use from the engine thread only.
 //
-// The residual stream, norms, rotary, softmax and logits are fp32; with ComputeDType::kBf16 the
-// weights and the cache are bf16, and so are the inputs of all linear layers but the head, whose
-// logits would be a lattice. Every row is computed by kernels in a fixed order: its result depends
-// on the sequence it continues and on the weights, not on the other rows.
+// The residual stream, norms, rotary, softmax and logits are fp32. With ComputeDType::kBf16 the
+// weights and the cache are bf16, and so are the inputs of all linear layers except the head:
+// logits of a bf16 input would lie on a coarse lattice.
 //
-// A call is one walk of a thread team through the layers; nothing is allocated once buffers have
-// grown to the largest step. Use from the engine thread only.
+// The idea: a call is one walk of a thread team through the layers. A linear layer is computed in
+// tiles of weights that the threads share out (common/tensor/packed_matrix.h), with the pointwise
+// work (bias, SwiGLU, residual add) fused behind each tile, and attention by (run of tokens, KV
+// head). Nothing is allocated once the buffers have grown to the largest step.
+//
+// Invariant: a row's result depends on its sequence and the weights, never on the batch
+// composition, because every row goes through the same kernels in the same order of additions.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +30,8 @@ namespace tandem::rollout {
 
 class ModelRunner : public TokenRunner {
  public:
-  // Allocates the cache: num_blocks blocks of KvBlockPool::kBlockTokens tokens, CacheBytes of
-  // memory, all of it taken now. Throws std::bad_alloc.
+  // Allocates and commits the cache: num_blocks blocks of KvBlockPool::kBlockTokens tokens,
+  // CacheBytes of memory. Throws std::bad_alloc.
   ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks, int num_threads,
               InstructionSet instruction_set);
 
@@ -37,8 +41,7 @@ class ModelRunner : public TokenRunner {
   // Calls on_logits from several threads. OK always.
   absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,
                    std::span<const int64_t> logits_rows, OnLogits on_logits,
-                   const SitePrecision& precision = {},
-                   const KvQuantisation& kv_quantisation = {}) override;
+                   const ForwardArithmetic& arithmetic = {}) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
   Account account() const override { return account_; }
   absl::StatusOr<MachineLimits> MeasureLimits() override {
@@ -49,9 +52,9 @@ class ModelRunner : public TokenRunner {
   static int64_t CacheBytes(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks);
 
  private:
-  // Neighbouring tokens of one sequence, attended together.
+  // Neighbouring tokens of one sequence, attended together: inputs [first, first + count).
   struct TokenRun {
-    int64_t first = 0, count = 0;  // of the inputs
+    int64_t first = 0, count = 0;
   };
   void Prepare(std::span<const TokenInput> inputs);
   Account AccountOf(const ModelWeights& weights, std::span<const TokenInput> inputs,
@@ -92,19 +95,18 @@ class ModelRunner : public TokenRunner {
   const int64_t num_blocks_;
   const InstructionSet set_;
   const ForwardKernels& kernels_;
-  const bool round_;                              // inputs of linear layers go to bf16
-  const OperandType operand_type_;                // how those inputs are kept
+  const bool round_;                              // round inputs of linear layers to bf16
+  const OperandType operand_type_;                // how those inputs are stored
   const std::vector<float> inverse_frequencies_;  // [D / 2]
   ThreadTeam team_;
   Account account_;
-  SitePrecision precision_;  // of the run, as the next
-  KvQuantisation kv_quantisation_;
+  ForwardArithmetic arithmetic_;  // of the run
 
   AlignedBuffer keys_;    // [L, N, Hkv, D, 16] fp32 or bf16
   AlignedBuffer values_;  // [L, N, Hkv, 16, padded D]
 
-  // Of the step, in rows of its tokens.
-  int64_t capacity_ = 0;           // rows the buffers below hold
+  // Buffers of the step, one row for each of its tokens.
+  int64_t capacity_ = 0;           // rows
   AlignedBuffer hidden_;           // [N, E] the residual stream
   AlignedBuffer cosines_, sines_;  // [N, D / 2]
   AlignedBuffer qkv_;              // [N, whole tiles of (H + 2 Hkv) D]

@@ -12,7 +12,7 @@
 namespace tandem::rollout {
 namespace {
 
-// The elements of the model's tensors, T being their type (float, or uint16_t for bf16).
+// Reads the elements of the model's tensors as T (float, or uint16_t for bf16).
 template <typename T>
 class Source {
  public:
@@ -52,7 +52,7 @@ class Source {
     if (reinterpret_cast<uintptr_t>(tensor.bytes.data()) % sizeof(T) == 0) {
       return reinterpret_cast<const T*>(tensor.bytes.data());
     }
-    // A file's header may leave its tensors at odd addresses.
+    // In a file, tensors may begin at odd addresses.
     std::vector<T>& copy = copies_[tensor.spec.name];
     copy.resize(tensor.bytes.size() / sizeof(T));
     std::memcpy(copy.data(), tensor.bytes.data(), tensor.bytes.size());
@@ -63,7 +63,7 @@ class Source {
   std::map<std::string, std::vector<T>> copies_;
 };
 
-// Several projections of one input as one matrix.
+// Packs several projections of one input as one matrix.
 template <typename T>
 void PackLinear(Source<T>& source, const std::string& prefix, const std::vector<std::string>& names,
                 bool has_bias, int64_t depth, LinearWeights& out) {
@@ -76,7 +76,7 @@ void PackLinear(Source<T>& source, const std::string& prefix, const std::vector<
   out.matrix.Pack(std::span<const T* const>(rows), depth);
 }
 
-// Gates and ups side by side in a tile, so that what computes a tile can apply SwiGLU to it.
+// Packs gates and ups side by side in each tile, so that SwiGLU can be applied to a finished tile.
 template <typename T>
 void PackGateUp(const ModelConfig& config, Source<T>& source, const std::string& mlp,
                 LinearWeights& out) {

@@ -1,5 +1,5 @@
-// ModelWeights: one version of the model, packed for the kernels. Immutable while it serves; Engine
-// swaps two of them. Made from tensors in ModelTensors order.
+// ModelWeights: one version of the model, packed for the CPU kernels. Immutable while it serves.
+// Made from tensors in ModelTensors order.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,6 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
-#include "common/model/numerics.h"
 #include "common/tensor/packed_matrix.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/staged_weights.h"
@@ -24,7 +23,7 @@ struct LayerWeights {
   std::vector<float> q_norm, k_norm;         // [D], Qwen3 only
   LinearWeights qkv;                         // E -> (H + 2 Hkv) D
   LinearWeights o;                           // H D -> E
-  LinearWeights gate_up;  // E -> tiles of 16 gates and their 16 ups; features past I are zero
+  LinearWeights gate_up;  // E -> tiles of 16 gates and their 16 ups; features from I on are zero
   LinearWeights down;     // I -> E
 };
 
@@ -35,17 +34,15 @@ struct ModelWeights : StagedWeights {
   std::vector<float> final_norm;  // [E]
 
   const PackedMatrix& embeddings() const { return embedding.columns() > 0 ? embedding : head; }
-  int64_t linear_bytes() const;  // what one step reads
+  int64_t linear_bytes() const;  // of all linear layers: what a step reads
 };
 
 //   INVALID_ARGUMENT  a tensor has another name, shape or dtype than ModelTensors says
 absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<HostTensor>& tensors,
                                DType dtype);
 
-// Packs tensors of `dtype` (copies them: the source may be a staging buffer that is used again)
-// into `spare`, a version of the same model that nobody reads any more, or into fresh memory when
-// it is null.
-// Errors: CheckModelTensors.
+// Copies tensors of `dtype` into packed form: in the memory of `spare`, a version of the same model
+// that nobody reads any more, or in fresh memory when it is null. Errors: CheckModelTensors.
 absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
     const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
     std::unique_ptr<ModelWeights> spare = nullptr);

@@ -1,5 +1,5 @@
-// Weights on their way to being served: packed from tensors in host memory (StagedWeights), or
-// arriving bucket by bucket in memory of the engine's device (ArrivingWeights).
+// The next version of the weights, before it is served: packed from tensors in host memory
+// (StagedWeights), or arriving bucket by bucket in memory of the engine's device (ArrivingWeights).
 #pragma once
 
 #include <cstddef>
@@ -20,31 +20,31 @@ class StagedWeights {
   virtual ~StagedWeights() = default;
 };
 
-// The place of the next version in the engine's own memory, which a push writes without a copy in
-// host memory: a bucket is received into a room, and its slices are copied from there to where
-// decode steps will read them. Nothing of it is live, and given up it leaves the live version as it
-// is. Thread-safe. INTERNAL from any method: the device failed.
+// Memory for the next version on the engine's device, which a weight push fills without a copy in
+// host memory: a bucket is received into one of two buffers, and its slices are copied from there
+// to where decode steps will read them. Nothing of it is live; destroyed early, it leaves the live
+// version as it is. Thread-safe. INTERNAL from any method: the device failed.
 class ArrivingWeights {
  public:
   virtual ~ArrivingWeights() = default;
 
-  static constexpr size_t kRooms = 2;
+  static constexpr size_t kBuffers = 2;
 
-  // `num_bytes` of the engine's memory, in room `place` (below kRooms): there until this object
-  // ends or the room is asked for again, with another size.
+  // Receive buffer `index` (below kBuffers) of `num_bytes` of the device's memory. It is valid
+  // until this object ends or the same buffer is requested again.
   //   RESOURCE_EXHAUSTED   no memory
   //   FAILED_PRECONDITION  after Seal
-  virtual absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) = 0;
+  virtual absl::StatusOr<std::span<std::byte>> Buffer(size_t index, int64_t num_bytes) = 0;
 
-  // Copies bytes out of a room to byte `offset` of tensor `index`, as the engine counts them, in
-  // Hugging Face layout and the engine's dtype; returns when they are there.
+  // Copies bytes of a buffer to byte `offset` of tensor `index` (in the engine's order, Hugging
+  // Face layout and dtype). Returns when the copy is done.
   //   OUT_OF_RANGE         no such tensor, or they end past it
   //   INVALID_ARGUMENT     they begin or end within an element
   //   FAILED_PRECONDITION  after Seal
   virtual absl::Status Write(size_t index, int64_t offset, std::span<const std::byte> bytes) = 0;
 
-  // Lets nothing more in. Of each tensor WordSumsDigest (common/weights/digest.h) of the bytes
-  // that would be served, made where they lie; elements that nobody wrote are what was there.
+  // Ends writing. Returns WordSumsDigest (common/weights/digest.h) of each tensor, computed on the
+  // device from the bytes that would be served. Elements that were not written have old contents.
   virtual absl::StatusOr<std::vector<std::string>> Seal() = 0;
 
   // Once, after Seal.

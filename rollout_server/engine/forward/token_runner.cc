@@ -5,6 +5,21 @@
 #include "rollout_server/engine/sampling/philox.h"
 
 namespace tandem::rollout {
+namespace {
+
+// How the next token of a sequence is sampled.
+TokenDraw DrawOf(const Sequence& sequence, int64_t logits_row) {
+  const SamplingParams& sampling = sequence.group->request.sampling;
+  const auto position = static_cast<uint32_t>(sequence.completion.token_ids.size());
+  const bool may_stop = static_cast<int32_t>(position) >= sampling.min_new_tokens;
+  return {.logits_row = logits_row,
+          .params = &sampling,
+          .forbidden = may_stop ? nullptr : &sequence.group->stop_ids,
+          .index = static_cast<uint32_t>(sequence.completion.index),
+          .position = position};
+}
+
+}  // namespace
 
 std::span<const int32_t> ForbiddenIds(const TokenDraw& draw) {
   if (draw.forbidden == nullptr) return {};
@@ -23,18 +38,29 @@ absl::StatusOr<std::unique_ptr<ArrivingWeights>> TokenRunner::Arrive(
   return absl::UnimplementedError("weights arrive in host memory here: there is no device");
 }
 
+absl::Status TokenRunner::RunAndDrawBy(DrawFunction draw, const StagedWeights& weights,
+                                       std::span<const TokenInput> inputs,
+                                       std::span<const int64_t> logits_rows,
+                                       std::span<const TokenDraw> draws,
+                                       std::span<absl::StatusOr<SampledToken>> tokens,
+                                       const ForwardArithmetic& arithmetic) {
+  return Run(
+      weights, inputs, logits_rows,
+      [&](int64_t row, std::span<const float> logits) {
+        auto one = std::ranges::lower_bound(draws, row, {}, &TokenDraw::logits_row);
+        for (; one != draws.end() && one->logits_row == row; ++one) {
+          tokens[static_cast<size_t>(one - draws.begin())] = draw(*one, logits);
+        }
+      },
+      arithmetic);
+}
+
 absl::Status TokenRunner::RunAndDraw(const StagedWeights& weights,
                                      std::span<const TokenInput> inputs,
                                      std::span<const int64_t> logits_rows,
                                      std::span<const TokenDraw> draws,
                                      std::span<absl::StatusOr<SampledToken>> tokens) {
-  return Run(weights, inputs, logits_rows, [&](int64_t row, std::span<const float> logits) {
-    const auto before = [](const TokenDraw& draw, int64_t r) { return draw.logits_row < r; };
-    auto draw = std::lower_bound(draws.begin(), draws.end(), row, before);
-    for (; draw != draws.end() && draw->logits_row == row; ++draw) {
-      tokens[static_cast<size_t>(draw - draws.begin())] = DrawOnHost(*draw, logits);
-    }
-  });
+  return RunAndDrawBy(DrawOnHost, weights, inputs, logits_rows, draws, tokens);
 }
 
 absl::Status TokenRunner::RunAndScore(const StagedWeights& weights,
@@ -48,7 +74,32 @@ absl::Status TokenRunner::RunAndScore(const StagedWeights& weights,
         const auto i = static_cast<size_t>(row);
         tokens[i] = ScoreToken(logits, options, ids[i]);
       },
-      options.precision, options.kv_quantisation);
+      options.arithmetic);
+}
+
+PlanInputs BuildInputs(const StepPlan& plan) {
+  PlanInputs in;
+  for (const Work& work : plan.work) {
+    const std::vector<BlockId>& blocks =
+        work.sequence != nullptr ? work.sequence->kv.blocks : work.group->prompt.blocks;
+    for (int64_t p = work.begin; p < work.end; ++p) {
+      const int32_t id =
+          work.sequence != nullptr ? work.sequence->TokenAt(p) : work.group->request.prompt[p];
+      in.tokens.push_back({id, static_cast<int32_t>(p), &blocks});
+    }
+    if (!work.draws) continue;
+    const auto add = [&](Sequence* sequence) {
+      in.sequences.push_back(sequence);
+      in.draws.push_back(DrawOf(*sequence, std::ssize(in.logits_rows)));
+    };
+    if (work.sequence != nullptr) {
+      add(work.sequence);
+    } else {
+      for (const auto& one : work.group->sequences) add(one.get());
+    }
+    in.logits_rows.push_back(std::ssize(in.tokens) - 1);
+  }
+  return in;
 }
 
 }  // namespace tandem::rollout

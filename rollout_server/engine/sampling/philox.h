@@ -1,5 +1,5 @@
 // Stateless random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1,
-// 2, 3", SC 2011). A draw is a function of (seed, completion, position) alone, so it does not
+// 2, 3", SC 2011). A number is a function of (seed, completion, position) alone, so it does not
 // depend on batch, slot or arrival order.
 #pragma once
 
@@ -25,8 +25,8 @@ inline PhiloxCounter Philox4x32(PhiloxCounter counter, PhiloxKey key) {
   return counter;
 }
 
-// The middle of one of 2^52 equal parts of (0, 1), chosen by the upper bits. With a bit more, the
-// largest would round to 1.
+// The middle of one of 2^52 equal parts of (0, 1), chosen by the upper bits. With 2^53 parts the
+// largest result would round to 1.
 inline double UniformFromBits(uint64_t bits) {
   return (static_cast<double>(bits >> 12) + 0.5) * 0x1.0p-52;
 }

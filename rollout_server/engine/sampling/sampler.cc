@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Workspace of the sampling thread; a row of V floats is too large to allocate per token.
+// Workspace of a sampling thread: a row of V floats is too large to allocate for each token.
 struct Scratch {
   std::vector<float> exps;
   std::vector<double> block_mass;
@@ -63,7 +63,7 @@ int32_t InverseCdf(const std::vector<float>& exps, const std::vector<double>& bl
   return static_cast<int32_t>(last_with_mass);
 }
 
-// The same over the ids that are left.
+// The same over the ids of the support.
 int32_t InverseCdfOver(std::span<const float> logits, const TokenDistribution& d,
                        const std::vector<int32_t>& support, double target) {
   double cumulative = 0;
@@ -74,16 +74,17 @@ int32_t InverseCdfOver(std::span<const float> logits, const TokenDistribution& d
   return support.back();
 }
 
-// Likelier first; of equals the higher id, so that an ascending sort by logit and id ends with
-// them.
+// Orders ids by falling logit, and equal ones by falling id: the reverse of an ascending sort by
+// logit and id.
 auto Likelier(std::span<const float> logits) {
   return [logits](int32_t a, int32_t b) {
     return logits[a] != logits[b] ? logits[a] > logits[b] : a > b;
   };
 }
 
-// Keeps the likeliest ids until they have `top_p` of the mass: an id stays when those likelier than
-// it have less. Only as much as is needed gets sorted.
+// Keeps the likeliest ids until they have `top_p` of the mass: an id stays when the likelier ids
+// together have less. The row is sorted in parts of growing size, and only as far as needed, since
+// the nucleus is usually small.
 void KeepTopP(std::span<const float> logits, const std::vector<float>& exps, double top_p,
               std::vector<int32_t>& support) {
   double mass = 0;
@@ -101,7 +102,7 @@ void KeepTopP(std::span<const float> logits, const std::vector<float>& exps, dou
   }
 }
 
-// What shapes the distribution, of a draw or of a score.
+// What shapes the distribution, for a sample or a score.
 struct Transforms {
   float temperature = 1;
   int32_t top_k = 0;
@@ -123,7 +124,7 @@ void FindSupport(std::span<const float> logits, const TokenDistribution& d,
     threshold = copy[params.top_k - 1];
   }
   for (size_t id = 0; id < logits.size(); ++id) {
-    // Ties stay, as in transformers.
+    // Ties with the k-th logit stay, as in transformers.
     if (logits[id] >= threshold && logits[id] > kMinusInfinity) {
       support.push_back(static_cast<int32_t>(id));
     }
@@ -163,8 +164,8 @@ absl::Status BrokenRow(std::span<const float> logits) {
                                           *std::max_element(logits.begin(), logits.end())));
 }
 
-// The distribution under the transforms, of logits whose tempered one is `whole`; scratch.exps hold
-// its terms. With a filter on, the ids that are left come to stand in scratch.support.
+// The distribution under the transforms. `whole` is the tempered distribution of the logits, and
+// scratch.exps has its terms. With a filter on, scratch.support is set to the ids that are left.
 TokenDistribution Transform(std::span<const float> logits, const TokenDistribution& whole,
                             const Transforms& transforms, Scratch& scratch) {
   if (!transforms.filter()) return whole;
@@ -176,7 +177,7 @@ float KeptMass(const TokenDistribution& kept, const TokenDistribution& whole) {
   return static_cast<float>(std::min(1.0, kept.mass / whole.mass));
 }
 
-// sum p^2 over the ids that are left.
+// sum p^2 over the support.
 double SquaredProbs(std::span<const float> logits, const TokenDistribution& d, bool filtered,
                     const Scratch& scratch) {
   if (!filtered) return SumOfSquares(ActiveInstructionSet(), scratch.exps) / (d.mass * d.mass);
@@ -217,7 +218,7 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits,
     token.id = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
     if (!forbidden.empty()) {
       drawn_from = DistributionOf(ActiveInstructionSet(), logits, 1.0f);
-      if (drawn_from.broken()) return BrokenRow(logits);  // by the logit of a forbidden id
+      if (drawn_from.broken()) return BrokenRow(logits);  // a forbidden id's logit
     }
   } else if (filtered) {
     drawn_from = Transform(row, whole, transforms, scratch);
@@ -239,14 +240,15 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits,
     return token;
   }
   const TokenDistribution raw = MassOf(ActiveInstructionSet(), logits, 1.0f);
-  if (raw.broken()) return BrokenRow(logits);  // by the logit of a forbidden id
+  if (raw.broken()) return BrokenRow(logits);  // a forbidden id's logit
   token.raw_logprob = raw.LogProb(logits[token.id]);
   return token;
 }
 
 namespace {
 
-// What stands above the token: a loop over the few that are larger, behind one comparison an id.
+// The gap to the largest logit, and the mass of the larger ids. One comparison for each id; the
+// exponential is computed only for the few larger ones.
 void FillAbove(std::span<const float> logits, const TokenDistribution& whole, int32_t id,
                ScoredToken& token) {
   const float own = logits[id];

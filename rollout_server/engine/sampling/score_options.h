@@ -1,44 +1,42 @@
-// ScoreOptions, ScoreSequence, SequenceScore: what Engine::Score is asked for and what it gives
-// back, as plain structs (protobuf stays in the services).
+// What Engine::StartScore takes and gives back: ScoreOptions and ScoreSequence, and a ScoreRun that
+// ends with SequenceScores. Plain structs (protobuf stays in the services).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/model/site_precision.h"
+#include "absl/status/statusor.h"
+#include "common/model/forward_arithmetic.h"
 
 namespace tandem::rollout {
 
 enum class ScorePath {
   kPrefill,  // whole chunks at once
-  kDecode,   // the prompt in chunks, then one token at a time through the KV cache: as the tokens
-             // were drawn
+  kDecode,   // the prompt in chunks, then one token at a time through the KV cache, as in sampling
 };
 
-// Each field is one factor that a rung of the ladder changes.
+// Each field is one factor that an ablation step changes.
 struct ScoreOptions {
-  // The transforms that are claimed, as in SamplingParams, except that there is no greedy:
-  // temperature >= 0.001.
+  // The claimed transforms, as in SamplingParams, but temperature is at least 0.001: there is no
+  // greedy score.
   float temperature = 1.0f;
   int32_t top_k = 0;   // 0: off
   float top_p = 1.0f;  // 1: off
   float min_p = 0.0f;  // 0: off
   ScorePath path = ScorePath::kPrefill;
-  bool alone = false;  // one sequence after the other; default: side by side, as far as steps and
-                       // KV hold them
-  SitePrecision precision;
-  KvQuantisation kv_quantisation;
-  // With the weights and the arithmetic that draw tokens, those of injected faults too, as a server
-  // with a real bug would score; `precision` and `kv_quantisation` are theirs then. Without faults
-  // it changes nothing.
+  bool alone = false;  // one sequence after the other; else as many at once as steps and KV hold
+  ForwardArithmetic arithmetic;
+  // Scores with the weights and the arithmetic that tokens are sampled with, injected faults
+  // included, as a server with a real bug would; `arithmetic` is ignored then.
   bool as_served = false;
 };
 
-class StagedWeights;  // engine.h
+class StagedWeights;  // staged_weights.h
 
 // Positions from the end of the segment before up to `end` are computed under `weights`, staged by
-// the same engine; later positions read the KV that leaves. Token t is predicted at position t - 1.
+// the same engine; later positions attend to the KV that this wrote. Token t is predicted at
+// position t - 1.
 struct ScoreSegment {
   int64_t end = 0;
   const StagedWeights* weights = nullptr;
@@ -46,9 +44,9 @@ struct ScoreSegment {
 
 struct ScoreSequence {
   std::vector<int32_t> ids;       // [T], T >= 2
-  int64_t num_prompt_tokens = 0;  // in [0, T): given, not drawn. 0: only the first id is given
-  std::vector<ScoreSegment>
-      segments;  // in order of end; positions after the last are of the live weights
+  int64_t num_prompt_tokens = 0;  // in [0, T): given, not sampled. 0: only the first id is given
+  // In order of end; positions after the last segment are computed under the live weights.
+  std::vector<ScoreSegment> segments;
 };
 
 // [T] each; element t is about token t given those before it. Elements that are not scored are 0:
@@ -60,17 +58,47 @@ struct SequenceScore {
   std::vector<float> entropies;               // nats
   std::vector<float> logprob_second_moments;  // E[(log p)^2]
   std::vector<float> squared_probs;           // sum p^2
-  std::vector<float> kept_mass;  // of the tempered distribution, what top-k, top-p and min-p leave
+  // Retained probability mass: the share of the tempered distribution that top-k, top-p and min-p
+  // leave.
+  std::vector<float> kept_mass;
   // Of the logits:
-  std::vector<float>
-      margins;  // the largest less the largest of the others: how far off another greedy choice is
+  std::vector<float> margins;  // the largest less the second: how far off another greedy choice is
   std::vector<int32_t> ranks;  // ids with a larger logit than the token's: 0 is the greedy choice
   std::vector<float> gaps;     // the largest logit less the token's
-  std::vector<float> mass_above;  // of those ids, in the tempered distribution before filters
+  std::vector<float> mass_above;  // of the ids counted in ranks, in the tempered distribution
 };
 
 // Checks ranges that need no model.
 //   INVALID_ARGUMENT  names the field, the value and the range
 absl::Status ValidateScoreOptions(const ScoreOptions& options);
+
+enum class ScoreProgress {
+  kMore,   // call Step again
+  kWaits,  // nothing was computed: other runs hold the KV that it needs; call Step again later
+  kDone,   // Take the scores
+};
+
+// ScoreRun: a score that is computed slice by slice, so that decode steps, weight pushes and
+// cancellation come in between. Made by Engine::StartScore. It computes under one version of the
+// weights from the first slice to the last.
+//
+// Use from the engine's thread only, and destroy it before the engine: it gives back the KV that it
+// was lent.
+class ScoreRun {
+ public:
+  virtual ~ScoreRun() = default;
+
+  // Computes one slice: at most 256 tokens of prompts, or a token of each sequence. After an error
+  // only destroy it.
+  //   ABORTED             new weights were installed since the run began
+  //   RESOURCE_EXHAUSTED  a sequence needs more KV than groups leave, or they took it back again
+  //                       and again
+  //   DATA_LOSS           a logit is NaN or +inf
+  //   UNIMPLEMENTED, INTERNAL  as TokenRunner::Run
+  virtual absl::StatusOr<ScoreProgress> Step() = 0;
+
+  // One for each sequence, after kDone.
+  virtual std::vector<SequenceScore> Take() = 0;
+};
 
 }  // namespace tandem::rollout

@@ -8,10 +8,10 @@
 namespace tandem::rollout {
 namespace {
 
-constexpr int kMostUnfinished = 3;  // bytes of a character that is not complete
-// A token has a byte at least, so tokens that have not become text after so many never will.
+constexpr int kMostUnfinished = 3;  // bytes of an incomplete character
+// Every token has a byte, so this many tokens without complete text will never become text.
 constexpr size_t kMostPending = 12;
-constexpr size_t kShort = 256;  // tokens: decoding them all is no matter
+constexpr size_t kShort = 256;  // tokens: decoding all of them is cheap
 
 std::optional<size_t> FirstOf(const std::vector<std::string>& stop_strings, std::string_view text) {
   std::optional<size_t> first;
@@ -43,7 +43,7 @@ StopMatcher::StopMatcher(Decode decode, std::vector<std::string> stop_strings)
       stop_strings_(std::move(stop_strings)),
       kept_bytes_(std::max<size_t>(LongestOf(stop_strings_), 1) - 1) {}
 
-// Is a stop string there that ends behind the first `num_known_bytes`, which were looked at before?
+// Does a stop string end after the first `num_known_bytes`, which were checked before?
 bool StopMatcher::EndsIn(std::string_view recent, size_t num_known_bytes) const {
   return std::any_of(stop_strings_.begin(), stop_strings_.end(), [&](const std::string& stop) {
     const size_t from = num_known_bytes < stop.size() ? 0 : num_known_bytes - stop.size() + 1;

@@ -1,9 +1,12 @@
-// StopMatcher: finds stop strings in a completion as it grows, on the server's own detokenisation.
-// A stop string may span tokens, and a character may span tokens too: text counts once its bytes
-// are complete. Decodes the last tokens alone, after those before them (a decoder may treat the
-// first one differently), as transformers' streamers do; the whole text is decoded when a stop
-// string seems to be there. A completion of n tokens costs decodes of O(n) tokens whatever it
-// holds. Use from the engine thread only.
+// StopMatcher: finds stop strings in a completion as it grows, in the server's own detokenisation.
+// Use from the engine thread only.
+//
+// A stop string may span tokens, and so may a character, whose text counts once its bytes are
+// complete. Each check decodes a window: the tokens since the last complete text, and the ones
+// before them as context, because a decoder may treat its first token differently (transformers'
+// TextStreamer does the same). The whole text is decoded only when the window shows a stop string,
+// and then not again before the completion has grown by a quarter. So a completion of n tokens
+// costs decodes of O(n) tokens, whatever it contains.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +28,15 @@ class StopMatcher {
 
   StopMatcher(Decode decode, std::vector<std::string> stop_strings);
 
-  // Looks at the completion after tokens were added; those of the call before stand first. The
-  // length in bytes of the text before the first stop string once one is there. Where the last
-  // tokens alone once promised a stop string that the whole text did not have (a decoder that takes
-  // back what it showed), a later one may be found up to a quarter of the completion too late: by
-  // FirstIn, where it ends before that.
+  // Call after tokens were added; `token_ids` begins with those of the previous call. Returns the
+  // length in bytes of the text before the first stop string, once there is one. After a window
+  // that showed a stop string which the whole text does not have (a decoder may take text back), a
+  // later stop string may be found late, by up to a quarter of the completion; FirstIn finds it
+  // when the completion ends before that.
   absl::StatusOr<std::optional<size_t>> Check(std::span<const int32_t> token_ids);
 
-  // The length in bytes of the text before its first stop string, of a completion that has ended:
-  // bytes at its end that are no character are replacement characters now, as in every text.
+  // For a completion that has ended: the length in bytes of its text before the first stop string.
+  // Incomplete bytes at its end count as replacement characters now.
   std::optional<size_t> FirstIn(std::string_view text) const;
 
  private:
@@ -41,16 +44,16 @@ class StopMatcher {
 
   const Decode decode_;
   const std::vector<std::string> stop_strings_;
-  const size_t kept_bytes_;  // of text that may be the beginning of a stop string
-  std::string tail_;         // the last of them, of the tokens before read_
+  const size_t kept_bytes_;  // how much text may be the beginning of a stop string
+  std::string tail_;         // the last kept_bytes_ of the text before token read_
   size_t context_ = 0,
-         read_ = 0;         // tokens [context_, read_) are decoded again before those from read_ on
-  bool suspected_ = false;  // the whole text is to be looked at
-  size_t next_whole_ = 0;   // tokens, when that may be done again
+         read_ = 0;         // the window is tokens from read_ on, after context [context_, read_)
+  bool suspected_ = false;  // the whole text must be decoded
+  size_t next_whole_ = 0;   // the number of tokens from which on that may be done
 };
 
-// Drops replacement characters (U+FFFD) at the end that may stand for the bytes of an unfinished
-// character. It has at most three, so of a longer run the others are text: bytes of no character.
+// Drops replacement characters (U+FFFD) at the end that may stand for bytes of an unfinished
+// character. It has at most three such bytes, so the others of a longer run are text.
 std::string_view WithoutUnfinishedCharacter(std::string_view text);
 
 }  // namespace tandem::rollout

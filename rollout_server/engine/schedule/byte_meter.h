@@ -1,7 +1,7 @@
-// ByteMeter and ByteCharge: how many bytes of memory some things hold, told by the things
-// themselves: a charge is a member of what it counts, so the meter is right wherever that is kept
-// and however it ends. Used for a server's groups: their requests, the records of their tokens, and
-// the results their callers have not fetched or may ask for again.
+// ByteMeter and ByteCharge: how many bytes of memory a set of objects holds. A charge is a member
+// of the object that it counts, so the meter is right wherever the object is kept and however it
+// ends. Used for a server's groups: their requests, the records of their tokens, and results that
+// callers have not fetched or may fetch again.
 //
 // ByteMeter is thread-safe. ByteCharge is thread-compatible.
 #pragma once
@@ -15,7 +15,7 @@ namespace tandem::rollout {
 
 class ByteMeter {
  public:
-  // What it counts, `whole` counts too. May be null.
+  // `whole`, unless null, counts everything that this meter counts.
   explicit ByteMeter(std::shared_ptr<ByteMeter> whole = nullptr) : whole_(std::move(whole)) {}
 
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
@@ -30,8 +30,8 @@ class ByteMeter {
   std::atomic<int64_t> used_{0};
 };
 
-// Bytes on a meter for as long as this lives. A copy counts as much again, as the copy of what it
-// is a member of does. Without a meter it counts nothing.
+// Bytes on a meter for as long as this lives. A copy of it (of its object) counts again. Without a
+// meter it counts nothing.
 class ByteCharge {
  public:
   ByteCharge() = default;

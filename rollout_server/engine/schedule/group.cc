@@ -9,7 +9,7 @@
 namespace tandem::rollout {
 namespace {
 
-// `Value`: as the field has it, so that a whole number is shown with all of its digits.
+// `Value`: the field's type, so that an integer is shown with all of its digits.
 template <typename Value>
 absl::Status Refuse(const char* field, Value value, const char* range) {
   return absl::InvalidArgumentError(

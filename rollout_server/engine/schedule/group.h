@@ -1,11 +1,12 @@
-// Group, SamplingParams, FinishedCompletion: what the engine is asked for and what it gives back,
-// as plain structs (protobuf stays in the services, LibTorch in the runner).
+// GroupRequest, SamplingParams, FinishedCompletion, EngineEvent: what the engine takes and what its
+// steps give back, as plain structs (protobuf stays in the services, LibTorch in the runner).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,9 +32,9 @@ struct SamplingParams {
   std::vector<std::string> stop_strings;
   uint64_t seed = 0;
   bool ignore_eos = false;
-  bool return_support = false;  // the ids top-k, top-p and min-p left, for each token
-  bool packed_support = false;  // on the wire in few bytes
-  int32_t top_logprobs = 0;     // so many of the most likely ids for each token
+  bool return_support = false;  // record the ids that top-k, top-p and min-p leave, for each token
+  bool packed_support = false;  // compressed on the wire
+  int32_t top_logprobs = 0;     // how many of the most likely ids to record for each token
 };
 
 // An id and its behaviour log-prob.
@@ -52,14 +53,15 @@ struct GroupRequest {
   int32_t num_completions = 1;
   int32_t priority = 0;  // higher ones are admitted first; equal ones in order of arrival
   SamplingParams sampling;
-  ByteCharge charge;  // of this request; its completions charge the same meter
+  ByteCharge charge;  // for this request; its completions charge the same meter
 };
 
 enum class FinishReason { kStop, kLength, kStopString, kStoppedEarly };
 
-// KV that was found in the prefix index. Both count the installs of weights at this engine: when
-// the KV was computed, and when it was found. They are equal, or the KV is of other weights; the
-// history has both, so that a program that knows nothing of the index can tell (docs/run_directory.md).
+// KV that was found in the prefix index. The two fields are the number of weight installs at this
+// engine when the KV was computed and when it was found. They differ if and only if the KV is of
+// other weights; the history has both, so that a program without the index can check it
+// (docs/run_directory.md).
 struct FoundKv {
   uint64_t of_install = 0, at_install = 0;
   uint64_t age() const { return at_install - of_install; }
@@ -75,32 +77,57 @@ struct FinishedCompletion {
   std::vector<float> logprob_second_moments;
   std::vector<int32_t> decode_batch_sizes;
   std::vector<bool> prefix_cached;
-  std::vector<float> kept_mass;              // of the tempered distribution, after filters
+  std::vector<float>
+      kept_mass;  // retained probability mass: what filters leave of the tempered one
   std::vector<PackedSupport> support;        // empty unless return_support
   std::vector<std::vector<TopLogprob>> top;  // empty unless top_logprobs
   std::vector<VersionSpan> version_spans;
-  std::optional<FoundKv> found_kv;  // the most outdated find; none: all its KV was computed for it
+  std::optional<FoundKv> found_kv;  // the most outdated one; none: all its KV was computed for it
   double decode_seconds = 0;        // from the first token to the last
-  double longest_gap_seconds =
-      0;  // between two of its tokens: prompts, pushes, preemption in between
+  double longest_gap_seconds = 0;   // between two of its tokens
   FinishReason finish_reason = FinishReason::kStop;
   std::string text;  // without the stop token, cut at a stop string
-  // With the fault `retokenise` the ids that were drawn, of which the hash is; else empty:
-  // token_ids are.
+  // With the fault `retokenise` the sampled ids, which the hash is of; else empty, and the hash is
+  // of token_ids.
   std::vector<int32_t> hashed_ids;
-  ByteCharge charge;  // of the arrays above, grown by LastTokenBytes with each token
+  ByteCharge charge;  // for the arrays above, grown by LastTokenBytes with each token
 };
 
-// Why one group ended by itself, while the engine and the other groups go on.
+// Why one group failed, while the engine and the other groups go on.
 enum class GroupFailure {
   kNonFiniteLogits,  // the model gave NaN or +inf, or -inf for every id
-  kNothingToDraw,    // the ids that min_new_tokens forbids are the only ones the model allows
-  kText,             // what it drew cannot be turned into text
+  kNothingToDraw,    // the model allows only ids that min_new_tokens forbids
+  kText,             // its ids cannot be turned into text
 };
 inline constexpr size_t kNumGroupFailures = 3;
 std::string_view GroupFailureName(GroupFailure cause);  // "non_finite_logits", ...
 
-// What the record of the last token in a completion holds.
+// What one step of the engine made, in order.
+struct CompletionFinished {
+  GroupKey key = 0;
+  FinishedCompletion completion;
+};
+struct GroupFinished {
+  GroupKey key = 0;
+  int32_t num_prompt_tokens_cached = 0;
+  bool incomplete = false;  // StopEarly cut members short
+};
+struct GroupStarted {  // its prompt began to be computed
+  GroupKey key = 0;
+  double seconds_ago = 0;  // how long the step that admitted it took
+};
+struct GroupDecoding {  // its first tokens were sampled
+  GroupKey key = 0;
+};
+struct GroupFailed {  // the last event of its group; no bit of the other groups changes
+  GroupKey key = 0;
+  GroupFailure cause = GroupFailure::kNonFiniteLogits;
+  absl::Status status;  // DATA_LOSS: names the cause, the completion and the token
+};
+using EngineEvent =
+    std::variant<GroupStarted, GroupDecoding, CompletionFinished, GroupFinished, GroupFailed>;
+
+// Bytes of the record of the last token in a completion.
 int64_t LastTokenBytes(const FinishedCompletion& completion);
 
 // Checks ranges that need no model.
@@ -108,8 +135,8 @@ int64_t LastTokenBytes(const FinishedCompletion& completion);
 absl::Status ValidateSampling(const SamplingParams& sampling);
 
 // Is there an id that a completion may begin with? min_new_tokens forbids the stop ids, which are
-// `stop_token_ids` and, unless ignore_eos, the model's own. All ids lie in [0, vocab_size).
-//   INVALID_ARGUMENT  they are the whole vocabulary
+// `stop_token_ids` and, unless ignore_eos, the model's end tokens. All ids lie in [0, vocab_size).
+//   INVALID_ARGUMENT  the stop ids are the whole vocabulary
 absl::Status CheckSomethingIsLeft(const SamplingParams& sampling,
                                   const std::vector<int32_t>& eos_token_ids, int64_t vocab_size);
 

@@ -17,8 +17,8 @@ int64_t FullPromptBlocks(const GroupRequest& request) {
   return static_cast<int64_t>(request.prompt.size()) / kBlock;
 }
 
-// Blocks a completion of `num_new` tokens holds besides the full ones of its prompt. Its last token
-// is never computed, so the KV of that is never stored.
+// Blocks that a completion of `num_new` tokens holds besides the full ones of its prompt. Its last
+// token is never computed, so it has no KV.
 int64_t MemberBlocks(const GroupRequest& request, int64_t num_new) {
   const int64_t stored =
       static_cast<int64_t>(request.prompt.size()) + std::max<int64_t>(num_new, 1) - 1;
@@ -29,7 +29,7 @@ void KeepMostOutdated(const FoundKv& found, std::optional<FoundKv>& kept) {
   if (!kept || found.age() >= kept->age()) kept = found;
 }
 
-// Puts what the sequence found into the record of its completion, which outlives the KV.
+// Notes the prefix that the sequence found in the record of its completion, which outlives the KV.
 void NoteFound(Sequence& sequence) {
   if (sequence.kv.found) KeepMostOutdated(*sequence.kv.found, sequence.completion.found_kv);
 }
@@ -86,7 +86,7 @@ bool Scheduler::CanAdmit(const GroupRequest& request) const {
   if (std::ceil(share * static_cast<double>(blocks)) > static_cast<double>(limits_.num_blocks)) {
     return false;
   }
-  // By the learned share it fits; is there room for it to begin?
+  // It fits by the learned share. Are there blocks for it to begin?
   const int64_t prompt = KvBlockPool::BlocksFor(static_cast<int64_t>(request.prompt.size()));
   return share == 1.0 || prompt + sequences <= NumAvailable();
 }
@@ -120,13 +120,14 @@ StepPlan Scheduler::Plan() {
   return plan;
 }
 
-// Every sequence that waits for its next token, as far as blocks last.
+// Plans every sequence that waits for its next token, as far as blocks last.
 void Scheduler::PlanDecodes(StepPlan& plan) {
   for (size_t g = 0; g < running_.size(); ++g) {
     for (const auto& sequence : running_[g]->sequences) {
       if (!sequence->decodable()) continue;
       bool room = ExtendTo(sequence->kv, sequence->num_tokens(), plan);
-      // The youngest group gives first, this one last, and of it perhaps this very sequence.
+      // Takes blocks from the youngest group first and from this one last, maybe from this
+      // sequence.
       while (!room && ReclaimFrom(g) && sequence->active) {
         room = ExtendTo(sequence->kv, sequence->num_tokens(), plan);
       }
@@ -135,7 +136,7 @@ void Scheduler::PlanDecodes(StepPlan& plan) {
   }
 }
 
-// Preempted members come back, oldest group first, while blocks last.
+// Brings preempted members back, oldest group first, while blocks last.
 void Scheduler::Resume(StepPlan& plan) {
   for (size_t g = 0; g < running_.size(); ++g) {
     RunningGroup& group = *running_[g];
@@ -144,8 +145,8 @@ void Scheduler::Resume(StepPlan& plan) {
       if (sequence->active || sequence->finished) continue;
       const int64_t needed = KvBlockPool::BlocksFor(sequence->num_tokens()) -
                              static_cast<int64_t>(group.prompt.blocks.size());
-      // Those that run will want a block each soon; with none running, the oldest group must
-      // advance.
+      // Every running sequence needs another block soon, so one is kept free for each. When none
+      // runs, the oldest group must advance.
       const int64_t spare = static_cast<int64_t>(ready_.size());
       const auto enough = [&] { return NumAvailable() >= needed + spare; };
       while (!enough() && g == 0 && ready_.empty() && ReclaimFrom(1)) {
@@ -164,7 +165,7 @@ void Scheduler::Resume(StepPlan& plan) {
   }
 }
 
-// What budget the decodes leave goes to prompts and resumed members; then both make up the plan.
+// Spends the budget that the decodes leave on prompts and resumed members, and assembles the plan.
 void Scheduler::PlanChunks(StepPlan& plan) {
   std::vector<Work> chunks;
   int64_t budget = limits_.max_step_tokens - static_cast<int64_t>(ready_.size());
@@ -177,7 +178,7 @@ void Scheduler::PlanChunks(StepPlan& plan) {
     if (!room) {
       if (kv.num_computed / kBlock < static_cast<int64_t>(kv.blocks.size()) &&
           blocks_.holders(kv.blocks[kv.num_computed / kBlock]) > 1) {
-        return;  // not even a copy to write to
+        return;  // no block for the copy that it would write to
       }
       work.end = std::min<int64_t>(work.end, static_cast<int64_t>(kv.blocks.size()) * kBlock);
       if (work.end <= work.begin) return;
@@ -209,13 +210,13 @@ void Scheduler::PlanChunks(StepPlan& plan) {
   plan.work.insert(plan.work.end(), chunks.begin(), chunks.end());
   for (Work& work : plan.work) {
     if (work.sequence != nullptr || !work.draws) continue;
-    // After a recompute the members have tokens already, and go on by themselves.
+    // After a recompute, members have tokens already and go on from those.
     for (const auto& s : work.group->sequences) work.draws &= s->completion.token_ids.empty();
   }
 }
 
-// Blocks for tokens [0, num_tokens), the next one writable. False when they run out; what was
-// allocated stays.
+// Allocates blocks for tokens [0, num_tokens) and makes the next one writable. False when blocks
+// run out; those allocated stay.
 bool Scheduler::ExtendTo(Cached& kv, int64_t num_tokens, StepPlan& plan) {
   const size_t next = static_cast<size_t>(kv.num_computed / kBlock);
   if (next < kv.blocks.size() && blocks_.holders(kv.blocks[next]) > 1) {
@@ -241,7 +242,7 @@ bool Scheduler::ReclaimFrom(size_t first_victim) {
   return false;
 }
 
-// Takes KV from one member, or the prompt when no member has any.
+// Takes the KV of one member, or of the prompt when no member has any.
 bool Scheduler::ReclaimFromGroup(RunningGroup& group) {
   Sequence* victim = nullptr;
   for (const auto& s : group.sequences) {
@@ -277,8 +278,8 @@ void Scheduler::Computed(const StepPlan& plan) {
   }
 }
 
-// Every unfinished member holds the prompt's blocks; the group keeps the full ones, for members
-// that have to come back.
+// Gives the prompt's blocks to every unfinished member. The group keeps the full ones, for members
+// that come back after a preemption.
 void Scheduler::Fork(RunningGroup& group) {
   group.prompt_done = true;
   for (const auto& s : group.sequences) {
@@ -297,8 +298,7 @@ void Scheduler::Fork(RunningGroup& group) {
   group.prompt.num_computed = full * kBlock;
 }
 
-// Goes on with blocks that were computed before, for full blocks among the first `num_tokens`
-// tokens.
+// Takes over full blocks among the first `num_tokens` tokens that were computed before.
 template <typename TokenAt>
 void Scheduler::FindPrefix(Cached& kv, int64_t num_tokens, const TokenAt& token_at) {
   if (!limits_.prefix_cache || kv.generation != generation_) return;
@@ -320,7 +320,7 @@ void Scheduler::FindPrefix(Cached& kv, int64_t num_tokens, const TokenAt& token_
   }
 }
 
-// Names the blocks that have become full, unless weights changed on the way.
+// Names the blocks that have become full, unless the weights changed since its first token.
 template <typename TokenAt>
 void Scheduler::PublishFull(Cached& kv, const TokenAt& token_at) {
   if (!limits_.prefix_cache || kv.generation != generation_) return;
@@ -364,13 +364,12 @@ void Scheduler::OnInstall(bool recompute) {
   ++generation_;
   blocks_.ForgetNames();
   for (const auto& group : running_) {
-    // Before its first token a group has nothing to keep: it starts over, all of it under one
-    // version.
+    // A group without a token has nothing to keep, so it starts over, all under one version.
     if (recompute || !group->prompt_done) FreeKv(*group);
   }
 }
 
-// For groups: what is lent is theirs when they need it.
+// A block for a group, recalling loans when no other is left.
 std::optional<BlockId> Scheduler::Allocate() {
   std::optional<BlockId> block = blocks_.Allocate();
   for (; !block && !loans_.empty(); block = blocks_.Allocate()) {
@@ -411,7 +410,7 @@ RunningGroup* Scheduler::FindRunning(GroupKey key) const {
 }
 
 void Scheduler::Drop(Cached& kv) {
-  // From the end, so that of what stays findable the longest prefixes go first.
+  // From the end, so that the longest prefixes are the first to be evicted.
   for (auto block = kv.blocks.rbegin(); block != kv.blocks.rend(); ++block) blocks_.Release(*block);
   kv = Cached();
 }

@@ -1,21 +1,22 @@
 // Scheduler: decides which tokens the next step computes (stage 2). Pure: state in, plan out; no
-// clock, thread or device.
+// clock, thread or device. Use from the engine thread only.
 //
-// Groups wait by priority, then arrival, and are admitted when the sequence slots of their
-// unfinished members and a learned share of their worst case in KV blocks (overcommit.h) are free.
-// A step runs every decodable sequence first (one token each), then chunks of prompts, oldest group
-// first, up to the token budget. A group's prompt is computed once; its members then hold the same
-// blocks and become decodable together. A member that writes into a block others hold too gets a
-// copy of it first.
+// The idea is continuous batching (Orca, OSDI 2022) over a paged KV cache with copy-on-write
+// sharing (vLLM, SOSP 2023), with chunked prefill (Sarathi-Serve, OSDI 2024). A group waits by
+// priority and then by arrival, and is admitted when the sequence slots of its members and a
+// learned share of its worst case in KV blocks (Overcommit) are free. A step computes one token
+// of every decodable sequence, and then chunks of prompts, oldest group first, up to the token
+// budget. A group's prompt is computed once; its members then hold the same blocks and become
+// decodable together. A member that writes into a shared block gets a copy of it first. Full blocks
+// can be found again by later prompts and by preempted members (kv_block_pool.h).
 //
-// When no block is left, the youngest group gives: its member with the fewest tokens loses its KV
-// and is computed again later, before any new group is admitted. The oldest group alone always
-// fits, so it always advances, and every group ends.
-//
-// Full blocks can be found again by later prompts and by preempted members (prefix_chain.h).
-// Use from the engine thread only.
+// Invariant: the oldest group always advances, so every group ends. When no block is left, the
+// youngest group gives some back: its member with the fewest tokens loses its KV, and is computed
+// again before any new group is admitted. The oldest group alone always fits.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -23,7 +24,6 @@
 #include <vector>
 
 #include "rollout_server/engine/schedule/kv_block_pool.h"
-#include "rollout_server/engine/schedule/overcommit.h"
 #include "rollout_server/engine/schedule/sequence.h"
 
 namespace tandem::rollout {
@@ -45,8 +45,8 @@ struct Work {
   RunningGroup* group = nullptr;
   Sequence* sequence = nullptr;
   int64_t begin = 0, end = 0;
-  bool draws =
-      false;  // the last token's logits give the next token: of the sequence, or of all members
+  // Whether the last token's logits give the next token: of the sequence, or of all members.
+  bool draws = false;
 };
 
 struct StepPlan {
@@ -57,13 +57,43 @@ struct StepPlan {
 
 // Blocks lent to a caller that computes beside the groups.
 struct KvLoan {
-  std::vector<BlockId> blocks;  // none any more when it was recalled
-  bool recalled = false;        // a group needed them: what they held is lost
+  std::vector<BlockId> blocks;  // empty after a recall
+  bool recalled = false;        // a group needed the blocks, and their contents are lost
 };
 
 struct SchedulerStats {
   uint64_t num_preemptions = 0;
   uint64_t num_prefix_hits = 0, num_prefix_misses = 0;  // blocks looked for
+};
+
+// The share of a group's worst case that the scheduler reserves. Most completions stop early, so
+// reserving the worst case leaves the cache half empty, while reserving what groups used on average
+// risks preemption. Pure.
+//
+// share = mean + 2 standard deviations of used / worst case over recent groups, at most 1; 1 until
+// kGroups have been seen, and again after the cache ran out.
+class Overcommit {
+ public:
+  static constexpr int kGroups = 16;
+
+  void OnFinished(double used_share) {
+    ++num_groups_;
+    const double weight = std::max(1.0 / num_groups_, 1.0 / kMemory);
+    const double difference = used_share - mean_;
+    mean_ += weight * difference;
+    variance_ = (1 - weight) * (variance_ + weight * difference * difference);
+  }
+
+  void OnPreempted() { *this = Overcommit(); }
+
+  double share() const {
+    return num_groups_ < kGroups ? 1.0 : std::min(1.0, mean_ + 2 * std::sqrt(variance_));
+  }
+
+ private:
+  static constexpr double kMemory = 64;  // groups
+  double num_groups_ = 0;
+  double mean_ = 0, variance_ = 0;
 };
 
 class Scheduler {
@@ -73,43 +103,43 @@ class Scheduler {
   // Blocks the group may hold at most: shared full prompt blocks, and per member the rest.
   static int64_t WorstCaseBlocks(const GroupRequest& request);
 
-  // Queues a group. The caller made sure that its worst case fits an empty scheduler.
+  // Queues a group whose worst case fits an empty scheduler (checked).
   void Add(GroupRequest request);
 
-  // Admits what fits and plans one step; no work when nothing runs. Blocks for the tokens of the
-  // plan are allocated.
+  // Admits the groups that fit and plans one step, without work when nothing runs. Allocates the
+  // blocks for the plan's tokens.
   StepPlan Plan();
 
   // The plan's work is computed: members take over a finished prompt, full blocks get their names.
   void Computed(const StepPlan& plan);
 
-  // Frees the blocks of a sequence that drew its last token, and hands its completion out. The
-  // group goes with its last member; it and `sequence` are invalid then.
+  // Frees the blocks of a sequence that has its last token, and returns its completion. The group
+  // is destroyed with its last member; it and `sequence` are invalid then.
   struct Finished {
     FinishedCompletion completion;
     bool group_ended = false;
   };
   Finished Finish(Sequence* sequence);
 
-  // Gives a group that waits the lowest priority, behind those that have it already. Nothing for
-  // any other.
+  // Gives a waiting group the lowest priority, behind those that have it already. Ignores any other
+  // key.
   void PutLast(GroupKey key);
 
   // Removes a waiting or running group and frees its blocks. False when unknown.
   bool Abort(GroupKey key);
 
-  // The weights changed: what was computed before is not found any more. Groups that have drawn
-  // nothing yet compute their prompt anew; with `recompute`, all running groups lose their KV.
+  // The weights changed: blocks computed before are not found any more. Groups without a token yet
+  // compute their prompt anew; with `recompute`, all running groups lose their KV.
   void OnInstall(bool recompute);
 
-  // While held, nothing is admitted: what runs can run out.
+  // While held, nothing is admitted, so that running groups can run out.
   void HoldAdmissions(bool hold) { admissions_held_ = hold; }
 
-  // Blocks for a caller that computes beside the groups, between steps. Null when too few are left.
-  // Groups come first: they are planned as if nothing were lent, and when one needs a block and
-  // none is left, Plan recalls loans, the youngest first.
+  // Lends blocks to a caller that computes between steps. Null when too few are left. Groups come
+  // first: they are planned as if nothing were lent, and when one needs a block and none is left,
+  // Plan recalls loans, the youngest first.
   std::shared_ptr<const KvLoan> Borrow(int64_t num_blocks);
-  // Only once; also of a loan that was recalled.
+  // Call once for each loan, recalled or not.
   void GiveBack(const std::shared_ptr<const KvLoan>& loan);
   bool has_lent() const { return !loans_.empty(); }
 

@@ -1,4 +1,4 @@
-// Sequence and RunningGroup: what the scheduler and the engine know of a group while it runs.
+// Sequence and RunningGroup: the state of a group while it runs, shared by scheduler and engine.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace tandem::rollout {
 class StopMatcher;
 struct RunningGroup;
 
-// The KV of a row of tokens: blocks in order, of which the first `num_computed` tokens are filled.
+// The KV of consecutive tokens: blocks in order, of which the first `num_computed` tokens are
+// filled.
 struct Cached {
   std::vector<BlockId> blocks;
   int64_t num_computed = 0;
-  int64_t num_named = 0;  // full blocks whose name is in the chain
-  BlockName name;         // of the last of them
-  uint64_t generation =
-      0;  // of the weights that computed the first token; names need one generation
-  std::optional<FoundKv> found;  // of the blocks that were found by their names, the most outdated
+  int64_t num_named = 0;    // full blocks that have names
+  BlockName name;           // of the last of them
+  uint64_t generation = 0;  // of the weights that computed the first token; named blocks have one
+  std::optional<FoundKv> found;  // the most outdated of the blocks that were found by name
 };
 
 // One completion in progress.
@@ -37,17 +37,16 @@ struct Sequence {
   bool found_prefix = false;  // some of its KV was found, not computed
   Cached kv;
 
-  int64_t num_tokens() const;  // prompt and drawn
+  int64_t num_tokens() const;  // of prompt and completion
   int32_t TokenAt(int64_t position) const;
-  // All but the last token are computed: the next step may draw.
+  // All but the last token are computed, so the next step may sample.
   bool decodable() const { return active && !finished && kv.num_computed == num_tokens() - 1; }
 };
 
 struct RunningGroup {
   GroupRequest request;
-  StopIds stop_ids;  // the engine's to make, which knows the model's end tokens
-  Cached
-      prompt;  // until members have taken it over; then its full blocks, for members to come back
+  StopIds stop_ids;  // made by the engine, which knows the model's end tokens
+  Cached prompt;     // once members have taken it over: its full blocks, for preempted members
   bool prompt_done = false;
   std::vector<std::unique_ptr<Sequence>> sequences;
   int64_t num_unfinished = 0;

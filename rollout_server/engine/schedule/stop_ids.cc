@@ -6,8 +6,8 @@
 
 namespace tandem::rollout {
 
-// Through bits, which neither sort nor keep what is there twice: a request may have a quarter of a
-// million ids.
+// Goes through a bit set, which orders and removes duplicates in one pass: a request may have a
+// quarter of a million ids.
 StopIds::StopIds(const SamplingParams& sampling, std::span<const int32_t> eos_token_ids,
                  int64_t vocab_size) {
   std::vector<int32_t> bits(static_cast<size_t>((vocab_size + 31) / 32));

@@ -1,5 +1,5 @@
-// StopIds: the ids that end the completions of one group, and that min_new_tokens forbids until
-// then. Made once, when the group is admitted: its draws share it, in every step (stage 2). Pure.
+// StopIds: the ids that end the completions of one group, and that min_new_tokens forbids at first.
+// Made once, when the group is admitted, and shared by all its samples (stage 2). Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ class StopIds {
  public:
   StopIds() = default;  // none
 
-  // The stop_token_ids and, unless ignore_eos, the model's own. All lie in [0, vocab_size).
+  // The stop_token_ids and, unless ignore_eos, the model's end tokens; all in [0, vocab_size).
   StopIds(const SamplingParams& sampling, std::span<const int32_t> eos_token_ids,
           int64_t vocab_size);
 
   bool Has(int32_t id) const;
   bool empty() const { return rising_.empty(); }
 
-  // Each id once, however often it was asked for.
+  // Each id once.
   const std::vector<int32_t>& rising() const { return rising_; }
 
-  // What a device gets: at most one word for 32 ids of the vocabulary, so that its memory for them
-  // can be planned. As `rising`, or with is_bits as bits: id i is bit i % 32 of word i / 32.
+  // The form for a device, of at most one word for 32 ids of the vocabulary, so that its memory can
+  // be planned: `rising`, or with is_bits a bit set, where id i is bit i % 32 of word i / 32.
   const std::vector<int32_t>& words() const { return bits_.empty() ? rising_ : bits_; }
   bool is_bits() const { return !bits_.empty(); }
 
@@ -35,7 +35,7 @@ class StopIds {
 
  private:
   std::vector<int32_t> rising_;
-  std::vector<int32_t> bits_;  // none where the list is no longer than they are
+  std::vector<int32_t> bits_;  // empty where the list is not longer
 };
 
 }  // namespace tandem::rollout

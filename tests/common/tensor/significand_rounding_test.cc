@@ -1,4 +1,4 @@
-#include "common/model/site_precision.h"
+#include "common/model/forward_arithmetic.h"
 
 #include <gtest/gtest.h>
 

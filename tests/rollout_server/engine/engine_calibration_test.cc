@@ -1,13 +1,11 @@
-// The engine's own stream against its own word: if tokens are drawn from the distributions whose
-// log-probs are reported, sum(-log mu - H) over many of them is noise of a known size.
+// The engine's samples against its own log-probs: if tokens are sampled from the distributions
+// whose log-probs are reported, sum(-log mu - H) over many of them is noise of a known size.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "rollout_server/engine/engine.h"
 #include "tests/support/status_matchers.h"
@@ -89,7 +87,7 @@ TEST_P(EngineCalibrationTest, AMillionTokensAreAsSurprisingAsTheirLogProbsSay) {
   EXPECT_EQ(stream.reported.tokens, kGroups * kMembers * kNewTokens);
   EXPECT_LT(std::abs(stream.reported.z()), 4);
   RecordProperty("z", std::to_string(stream.reported.z()));
-  // The test has teeth: log-probs of a distribution close by are found out.
+  // The test can fail: it detects log-probs of a slightly different distribution.
   if (GetParam().temperature != 1) {
     EXPECT_GT(std::abs(stream.unchanged.z()), 20);
   }

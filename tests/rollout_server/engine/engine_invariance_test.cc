@@ -1,10 +1,9 @@
-// What a completion depends on: weights, prompt, sampling parameters, seed and index. Each test
-// runs the same groups in other circumstances and wants the same bytes: ids, log-probs, entropies,
-// moments.
+// A completion depends on weights, prompt, sampling parameters, seed and index alone. Each test
+// runs the same groups under other conditions and expects the same bytes of ids, log-probs,
+// entropies and moments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "tests/rollout_server/engine/engine_fixture.h"
@@ -62,7 +61,7 @@ TEST_P(EngineInvarianceTest, NotOnTheOrderOfArrival) {
   const Completions want = Generate(Options(), groups);
   std::ranges::reverse(groups);
   ExpectSameBytes(Generate(Options(), groups), want);
-  // One by one, in between steps.
+  // Adds them one by one, between steps.
   const auto engine = Make(Options());
   Completions out;
   for (GroupRequest& group : groups) {
@@ -109,7 +108,7 @@ TEST_P(EngineInvarianceTest, NotOnPreemption) {
   EngineOptions options = Options();
   options.kv_capacity_tokens = 192;  // the largest group's worst case and a little more
   const auto engine = Make(options);
-  // Groups that stop at once teach the scheduler to overcommit.
+  // Groups that stop at once make the scheduler overcommit.
   for (int i = 0; i < 24; ++i) {
     GroupRequest group = Group(1000 + i, 3, 1, 150);
     group.sampling.stop_token_ids.resize(engine->config().vocab_size);

@@ -1,4 +1,4 @@
-// What a group may ask for, and how completions end.
+// Limits on requests, and how completions end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -105,8 +105,8 @@ TEST_F(EngineRefusesTest, SamplingOutOfRange) {
               FailsWith(kInvalid, "stop_strings[0] has 0 bytes"));
 }
 
-// At the start, where a machine without the memory would otherwise meet the out-of-memory killer
-// once groups fill the cache.
+// A machine with too little memory is an error at the start; later, the out-of-memory killer would
+// end the process when groups fill the cache.
 TEST_F(EngineRefusesTest, ACacheThatTheMachineHasNoMemoryFor) {
   EngineOptions options = Fp32();
   options.kv_capacity_tokens = int64_t{1} << 40;
@@ -125,7 +125,7 @@ TEST_F(EngineRefusesTest, TheCacheIsTakenAtTheStart) {
   EXPECT_GT(ResidentBytes() - before, kTokens * kTokenBytes);
 }
 
-// Where pushes come: the first one meets no machine without room for it.
+// With weight pushes: a machine without memory for one is an error at the start.
 TEST_F(EngineRefusesTest, ThePlaceOfTheNextWeightsIsTakenAtTheStart) {
   EngineOptions options = Fp32();
   const auto grown_by_a_push = [&](bool reserve) {
@@ -225,8 +225,7 @@ TEST_F(EngineStopsTest, AStopStringCutsTheTextAndEndsTheCompletion) {
   EXPECT_THAT(c.text, Not(HasSubstr(stop)));
 }
 
-// The bytes might have become a character with the next token, so the matcher had not looked at
-// them.
+// The bytes might have become a character with the next token, so the matcher had not checked them.
 TEST_F(EngineStopsTest, ACompletionThatEndsByLengthHasNoStopStringInItsText) {
   const std::string replacement = "\xEF\xBF\xBD";
   const auto engine = Make(Fp32());

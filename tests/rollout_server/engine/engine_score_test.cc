@@ -29,7 +29,7 @@ class EngineScoreTest : public EngineFixture {
   }
 };
 
-// Every way through this engine gives the same bits: alone or in company, decoded or prefilled, in
+// All paths through this engine give the same bits: alone or in a batch, decode or prefill, in
 // steps of any size.
 TEST_F(EngineScoreTest, PathsAndCompanyChangeNoBit) {
   for (const ComputeDType dtype : {ComputeDType::kFp32, ComputeDType::kBf16}) {
@@ -154,8 +154,8 @@ TEST_F(EngineScoreTest, ScoresDoNotDisturbARunningGroup) {
   }
 }
 
-// Slice by slice between the steps of groups, and beside each other, scores are what they are in
-// one go, and the groups draw what they draw alone.
+// Scores computed slice by slice, between steps of groups and beside each other, equal scores
+// computed at once, and the groups sample what they sample alone.
 TEST_F(EngineScoreTest, SlicesBetweenStepsChangeNoBitOfScoresOrGroups) {
   const GroupRequest group = Group(1, 20, 3, 40);
   const Completions alone = Generate(Fp32(), {group});
@@ -217,7 +217,8 @@ TEST_F(EngineScoreTest, AnInstallEndsTheScoresThatBeganBeforeIt) {
   EXPECT_THAT(engine->Score({{Prompt(20, 1)}}, {}), IsOk());
 }
 
-// Groups come first: what they need they take back, and the score begins those sequences again.
+// Groups come first: they take back the blocks that they need, and the score begins those sequences
+// again.
 TEST_F(EngineScoreTest, AScoreWhoseKvGroupsTakeBackGivesTheSameScoresLater) {
   EngineOptions options = Fp32();
   options.kv_capacity_tokens = 160;
@@ -255,7 +256,7 @@ TEST_F(EngineScoreTest, AScoreWaitsForTheKvOfAnotherOneAndIsRefusedThatOfGroups)
   EXPECT_EQ(*(*second)->Step(), ScoreProgress::kDone);
 }
 
-// Segments give back what a group drew over KV of other weights, on every path.
+// Segments reproduce the record of a group whose KV is of several weights, on both paths.
 TEST_F(EngineScoreTest, SegmentsReplayAnInstallInTheMiddleOfAGroup) {
   const auto engine = Make(Fp32());
   const GroupRequest group = Group(1, 20, 3, 9);
@@ -327,9 +328,9 @@ TEST_F(EngineScoreTest, RefusesWhatItCannotScore) {
   EXPECT_THAT(score({5, -1}), FailsWith(kInvalid, "sequence 0 has id -1, want 0 to 49151"));
   EXPECT_THAT(score({5, 6}, {.temperature = 0}), FailsWith(kInvalid, "temperature is 0"));
   EXPECT_THAT(score({5, 6}, {.top_p = 0}), FailsWith(kInvalid, "top_p is 0"));
-  EXPECT_THAT(score({5, 6}, {.precision = {.head_bits = 25}}),
+  EXPECT_THAT(score({5, 6}, {.arithmetic = {.precision = {.head_bits = 25}}}),
               FailsWith(kInvalid, "precision.head_bits is 25"));
-  EXPECT_THAT(score({5, 6}, {.kv_quantisation = {.bits = 1}}),
+  EXPECT_THAT(score({5, 6}, {.arithmetic = {.kv_quantisation = {.bits = 1}}}),
               FailsWith(kInvalid, "kv_quantisation.bits is 1"));
   EXPECT_THAT(engine->Score({{{5, 6}, 0, {{1, nullptr}}}}, {}),
               FailsWith(kInvalid, "sequence 0, segment 0: want weights staged by this engine"));

@@ -201,7 +201,8 @@ TEST_F(EngineTest, EveryTokenComesWithItsSupportAndItsTopLogprobsOnRequest) {
       << "the test holds the request, the engine nothing";
 }
 
-// A group of three with 20 prompt tokens draws four tokens, then other weights come as version 5.
+// A group of three with 20 prompt tokens samples four tokens, and then other weights are installed
+// as version 5.
 class EngineInFlightTest : public EngineFixture {
  protected:
   void InstallMidway(InFlight policy) {
@@ -237,7 +238,7 @@ TEST_F(EngineInFlightTest, KeepGoesOnOverTheKvOfTheWeightsBefore) {
   for (int32_t i = 0; i < 3; ++i) {
     const FinishedCompletion& c = out_.at(1).at(i);
     EXPECT_THAT(c.version_spans, ElementsAre(VersionSpan{{0}, 4}, VersionSpan{{5}, 5}));
-    // Neither the weights before nor the ones now alone gave the tokens after.
+    // The later tokens are those of neither set of weights alone.
     const std::vector<float> now = ScoreNow(c);
     EXPECT_NE(std::vector<float>(c.behaviour_logprobs.begin() + 4, c.behaviour_logprobs.end()),
               std::vector<float>(now.begin() + 4, now.end()));
@@ -270,7 +271,7 @@ TEST_F(EngineInFlightTest, APromptHalfComputedAtAnInstallIsComputedAnewUnderEver
   engine_->Install(*std::move(staged), WeightVersion{5});
   out_ = RunToEnd(*engine_);
   for (int32_t i = 0; i < 3; ++i) {
-    // One span says: all of it under these weights.
+    // One span: all tokens were sampled under these weights.
     const FinishedCompletion& c = out_.at(1).at(i);
     EXPECT_THAT(c.version_spans, ElementsAre(VersionSpan{{5}, 9}));
     EXPECT_EQ(c.behaviour_logprobs, ScoreNow(c));
@@ -308,7 +309,7 @@ TEST_F(EngineInFlightTest, APromptAfterAnInstallFindsNothingOfTheWeightsBefore) 
   engine->Install(*std::move(staged), WeightVersion{5});
   const FinishedCompletion after = run(3);
   EXPECT_FALSE(after.prefix_cached[0]);
-  // The bytes of an engine without the cache that always had these weights.
+  // The same bytes as those of an engine without the cache that always had these weights.
   EngineOptions options = Fp32();
   options.prefix_cache = false;
   const auto fresh = Make(options);

@@ -1,16 +1,14 @@
-// HostileGroupsFixture: a model in which some ids are poison, and random groups of two kinds:
-// healthy ones, and hostile ones that break their own numbers or ask for the extreme of everything
-// the server accepts.
+// HostileGroupsFixture: a model in which some ids give non-finite logits, and random groups of two
+// kinds: healthy ones, and hostile ones that make their own logits non-finite or use the extremes
+// of all accepted parameters.
 #pragma once
 
-#include <algorithm>
 #include <iostream>
 #include <limits>
 #include <map>
 #include <memory>
 #include <random>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -73,7 +71,7 @@ class HostileGroupsFixture : public EngineFixture {
     return group;
   }
 
-  // Every id but this one is forbidden, so that it is drawn.
+  // Forbids every id but this one, so that it is sampled.
   static void MustDraw(int32_t id, SamplingParams& s) {
     s.stop_token_ids.clear();
     for (int32_t other = 0; other < kVocabulary; ++other) {
@@ -82,7 +80,7 @@ class HostileGroupsFixture : public EngineFixture {
     s.min_new_tokens = s.max_new_tokens;
   }
 
-  // One that fails, or that goes to a border of what is allowed.
+  // A group that fails, or that is at a limit of what is allowed.
   static GroupRequest Hostile(GroupKey key, Random& random) {
     GroupRequest group = Healthy(key, random);
     SamplingParams& s = group.sampling;
@@ -156,7 +154,7 @@ class HostileGroupsFixture : public EngineFixture {
       all.push_back(hostile ? Hostile(key, random) : Healthy(key, random));
       if (!hostile) healthy.push_back(all.back());
     }
-    // The random ones may all end well by chance: the last one fails for certain.
+    // The random ones may all succeed by chance; the last one always fails.
     all.push_back(Healthy(num_groups + 1, random));
     all.back().prompt.back() = kNan;
     const auto alone = MakePoisoned(options), beside = MakePoisoned(options);
@@ -179,7 +177,7 @@ class HostileGroupsFixture : public EngineFixture {
     EXPECT_EQ(stats.kv_used_tokens, 0);
   }
 
-  // A new one each time, so that runs look at different groups; it is printed.
+  // A new seed each time, so that runs test different groups; it is printed.
   static uint64_t NewSeed() {
     const uint64_t seed = std::random_device()();
     std::cout << "seed " << seed << std::endl;

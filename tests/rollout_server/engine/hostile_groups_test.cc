@@ -1,10 +1,8 @@
-// What one group brings ends that group alone.
+// A group that fails ends alone.
 #include "tests/rollout_server/engine/hostile_groups.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <cmath>
 
 namespace tandem::rollout {
 namespace {
@@ -45,8 +43,8 @@ TEST_F(HostileGroupsTest, AGroupFailsWithTheNameOfItsCauseAndTheOthersGoOn) {
   EXPECT_TRUE(out.ended.contains(2));
 }
 
-// A prompt that a healthy group shares up to the poison: the blocks before it are good for both,
-// wherever the pieces end in which the hostile prompt was computed.
+// A healthy group shares a prompt up to the poisoned id. The blocks before it are valid for both,
+// wherever the chunks end in which the hostile prompt was computed.
 TEST_F(HostileGroupsTest, LeaveNothingInTheBlocksOfASharedPrefix) {
   GroupRequest healthy{.key = 2, .sampling = Sampling(3)};
   for (int32_t i = 0; i < 40; ++i) healthy.prompt.push_back(50 + i);

@@ -1,10 +1,9 @@
-// Precision site by site: what each dial rounds, and what it leaves alone.
+// Precision site by site: what each parameter rounds, and what it leaves alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <vector>
 
 #include "common/tensor/instruction_set.h"
@@ -20,16 +19,15 @@ class SitePrecisionTest : public EngineFixture {
  protected:
   static SequenceScore Score(Engine& engine, const std::vector<int32_t>& ids,
                              const SitePrecision& precision, ScorePath path = ScorePath::kPrefill) {
-    const auto scores = engine.Score({{ids}}, {.path = path, .precision = precision});
+    const auto scores = engine.Score({{ids}}, {.path = path, .arithmetic = {precision}});
     EXPECT_THAT(scores, IsOk());
     return scores.ok() ? (*scores)[0] : SequenceScore();
   }
 };
 
 // The bf16 engine is the fp32 engine at the cast weights with body and KV at 8 bits, to the last
-// bit: with it the ladder can go from one to the other site by site. Processors with bf16
-// instructions multiply pairs of products in one rounding, which no rounding of inputs can stand
-// for.
+// bit: with it the ablation can go from one to the other site by site. Processors with bf16
+// instructions add pairs of products with one rounding, which no rounding of inputs reproduces.
 TEST_F(SitePrecisionTest, EightBitsOfBodyAndKvAreTheBf16Engine) {
   EngineOptions options = Fp32();
   const auto fp32 = Make(options);

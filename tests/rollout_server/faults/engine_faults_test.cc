@@ -1,11 +1,10 @@
-// Every dial of EngineFaults on the real engine, against a truth that is worked out or computed by
-// a healthy one.
+// Every fault parameter on the real engine, against a truth worked out by hand or computed by a
+// healthy engine.
 #include "rollout_server/faults/engine_faults.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -44,7 +43,7 @@ class EngineFaultsTest : public EngineFixture {
     return RunToEnd(engine);
   }
 
-  // The completion's part of a score of it.
+  // The score of a completion, without its prompt.
   static SequenceScore ScoreOf(Engine& engine, const GroupRequest& group,
                                const FinishedCompletion& c, const ScoreOptions& options = {},
                                int32_t first_id = -1) {
@@ -162,20 +161,20 @@ TEST_F(EngineFaultsTest, NoiseHasTheKlOfItsSecondOrder) {
   }
   EXPECT_EQ(tokens, 4800);
   EXPECT_NEAR(kl / second_order, 1, 0.1);
-  // Alone the same noise comes as in company.
+  // The noise is the same alone and in a batch.
   const auto alone = Make(With(faults));
   EXPECT_EQ(Run(*alone, {groups[3]}).at(4).at(1).behaviour_logprobs,
             drawn.at(4).at(1).behaviour_logprobs);
 }
 
 TEST_F(EngineFaultsTest, RoundingInGenerationIsTheRoundingOfTheScore) {
-  for (int64_t EngineFaults::*const dial : {&EngineFaults::body_bits, &EngineFaults::head_bits,
-                                            &EngineFaults::kv_bits, &EngineFaults::rotary_bits}) {
+  for (int64_t EngineFaults::*const field : {&EngineFaults::body_bits, &EngineFaults::head_bits,
+                                             &EngineFaults::kv_bits, &EngineFaults::rotary_bits}) {
     EngineFaults faults;
-    faults.*dial = 7;
+    faults.*field = 7;
     const auto engine = Make(With(faults));
     const Completions drawn = Run(*engine);
-    ExpectRecordsAre(*engine, drawn, {.precision = faults.precision()});
+    ExpectRecordsAre(*engine, drawn, {.arithmetic = {faults.arithmetic().precision}});
     ExpectRecordsDiffer(*engine, drawn);
   }
 }
@@ -221,7 +220,7 @@ TEST_F(EngineFaultsTest, StaleVersionsAreThoseOfInstallsBefore) {
   const auto engine = Make(With(faults)), healthy = Make(Fp32());
   for (int64_t version = 1; version <= 4; ++version) {
     Install(*engine, Weights(*engine, 100 + version), version);
-    // What serves: version 0 until it is two installs behind.
+    // The serving version: version 0 until it is two installs behind.
     if (version >= 3) Install(*healthy, Weights(*engine, 100 + version - 2), version);
     const Completions drawn = Run(*engine);
     ExpectRecordsAre(*healthy, drawn);
@@ -229,7 +228,7 @@ TEST_F(EngineFaultsTest, StaleVersionsAreThoseOfInstallsBefore) {
     EXPECT_EQ(drawn.at(1).at(0).version_spans.at(0).version, WeightVersion{version});
     EXPECT_EQ(engine->live_version(), WeightVersion{version});
   }
-  // The claim itself is true.
+  // The claimed version is right.
   const auto claimed = Make(Fp32());
   Install(*claimed, Weights(*engine, 104), 4);
   EXPECT_EQ((*engine->Score({{Prompt(30, 1)}}, {}))[0].logprobs,

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "rollout_server/engine/sampling/philox.h"
@@ -169,7 +168,7 @@ TEST(FaultySampling, AShareOfTokensHasHeavyNoise) {
   EXPECT_NEAR(heavy, 500, 4 * std::sqrt(475.0));
 }
 
-// The engine believes in its logits: noise is in the record as in the draw.
+// Noise is part of the engine's logits: it is in the record as in the sample.
 TEST(FaultySampling, NoiseIsInTheRecord) {
   EngineFaults faults;
   faults.logit_noise = 0.5;

@@ -26,8 +26,8 @@ using ::tandem::testing::IsOk;
 using testing::ScriptedEngine;
 using testing::StepGate;
 
-// What the engine did, in order: 'g' for a step of groups, which takes a second, and for a slice of
-// a score, which takes four, its first id as a letter.
+// The engine's actions in order: 'g' is a step of groups, which takes a second; another letter is a
+// slice of the score with that first id, which takes four.
 struct Record {
   std::string did;  // of the engine thread, until it stopped or an answer came
   std::atomic<double> now{0};
@@ -145,7 +145,7 @@ TEST_F(EngineThreadTest, EverySecondSliceIsTheOwnersHoweverManyOthersWait) {
   score_gate_.Open();
   ASSERT_THAT(owners.get(), IsOk());
   for (auto& other : others) ASSERT_THAT(other.get(), IsOk());
-  // The engine may have begun with those that were there first: from the owner's first slice on.
+  // The engine may have begun with earlier scores, so this looks from the owner's first slice on.
   const std::string from = record_.did.substr(record_.did.find('o'));
   ASSERT_GE(from.size(), 5u) << record_.did;
   std::string every_second, between;
@@ -181,7 +181,7 @@ TEST_F(EngineThreadTest, AScoreRunsWhileTheGroupsArePaused) {
   EXPECT_EQ(record_.did, "sss");
 }
 
-// A push waits for the slice that runs, and the score does not go on under other weights.
+// A weight push waits for the running slice, and the score does not go on under other weights.
 TEST_F(EngineThreadTest, AnInstallComesBetweenTwoSlices) {
   auto answer = Score('s', 100000);
   auto staged = engine_.Stage({});
@@ -207,7 +207,7 @@ TEST_F(EngineThreadTest, AScoreThatNobodyWantsEndsBetweenTwoSlices) {
   EXPECT_THAT(Score('s', 1).get(), IsOk());
 }
 
-// Also where nothing is left to do, so that no command or step comes after it.
+// Also when nothing is left to do, so that no command or step follows.
 TEST_F(EngineThreadTest, WhatAScoreWasLentIsGivenBackInTheStatsBeforeItsAnswer) {
   score_gate_.Open();
   ASSERT_THAT(Score('s', 3).get(), IsOk());
@@ -249,7 +249,7 @@ TEST_F(EngineThreadTest, AnEngineThatFailsAnswersTheScoresThatRun) {
   EXPECT_THAT(answer.get(), FailsWith(absl::StatusCode::kUnavailable, "the engine has stopped"));
 }
 
-// Tells when it is asked to hold admissions back: a commit then waits for the running groups.
+// Notifies when HoldAdmissions is called: a commit then waits for the running groups.
 class DrainingEngine : public ScriptedEngine {
  public:
   DrainingEngine(StepGate* gate, std::promise<void>* held)
@@ -288,8 +288,8 @@ TEST(DrainingEngineThreadTest,
   };
   auto holds = held.get_future();
   step_until(holds);
-  // As text: two threads that let go of one status are a race to TSan, which does not see into
-  // Abseil.
+  // Compared as text: TSan does not see into Abseil and reports a race when two threads release one
+  // status.
   std::promise<std::string> paused;
   engine.Pause([&](const absl::Status& done) { paused.set_value(done.ToString()); });
   auto answer = paused.get_future();

@@ -1,4 +1,4 @@
-// GroupRegistry without an engine: the test says what that reports, and what the clock shows.
+// GroupRegistry without an engine: the test makes the engine's reports and sets the clock.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ using rpc::Refusal;
 using rpc::RefusalOf;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
-using testing::MakeAsk;
+using testing::MakeSubmission;
 using testing::Reader;
 
 class GroupRegistryAloneTest : public ::testing::Test {
@@ -37,21 +37,21 @@ class GroupRegistryAloneTest : public ::testing::Test {
     GroupKey key = 0;
   };
   Joined Join(int64_t group_id, double seconds_left = 300, int64_t min_version = 0) {
-    GroupRegistry::Ask ask = MakeAsk(group_id);
-    ask.seconds_left = seconds_left;
-    ask.min_weight_version = min_version;
-    ask.live_version = live_version_;
-    return Join(std::move(ask));
+    GroupSubmission submission = MakeSubmission(group_id);
+    submission.seconds_left = seconds_left;
+    submission.min_weight_version = min_version;
+    submission.live_version = live_version_;
+    return Join(std::move(submission));
   }
-  // A guest's, while a run owns the server.
-  Joined JoinAsGuest(int64_t group_id) {
-    GroupRegistry::Ask ask = MakeAsk(group_id, 2, "");
-    ask.yields = true;
-    return Join(std::move(ask));
+  // A call of a client without ownership, while a run owns the server.
+  Joined JoinWithoutOwning(int64_t group_id) {
+    GroupSubmission submission = MakeSubmission(group_id, 2, "");
+    submission.yields = true;
+    return Join(std::move(submission));
   }
-  Joined Join(GroupRegistry::Ask ask) {
+  Joined Join(GroupSubmission submission) {
     submitted_.clear();
-    Joined joined{alone_.Join(std::move(ask), std::make_shared<Reader>())};
+    Joined joined{alone_.Join(std::move(submission), std::make_shared<Reader>())};
     if (!submitted_.empty()) joined.key = submitted_[0].key;
     return joined;
   }
@@ -130,7 +130,7 @@ TEST_F(GroupRegistryAloneTest, AQueueThatMovesSlowlyRefusesWhatWouldComeTooLate)
 }
 
 TEST_F(GroupRegistryAloneTest, GroupsOfALowerPriorityAreNotBeforeOneThatIsAskedForNow) {
-  GroupRegistry::Ask behind = MakeAsk(1);
+  GroupSubmission behind = MakeSubmission(1);
   behind.request.priority = -1;
   ASSERT_THAT(alone_.Join(behind, std::make_shared<Reader>()), IsOk());
   EXPECT_THAT(Join(2, /*seconds_left=*/0.4).call, IsOk()) << "one start takes 0.5 s";
@@ -139,10 +139,10 @@ TEST_F(GroupRegistryAloneTest, GroupsOfALowerPriorityAreNotBeforeOneThatIsAskedF
 
 TEST_F(GroupRegistryAloneTest, AGroupOfABatchIsNotRefusedForTheOthersThatItHoldsBack) {
   for (int64_t id = 1; id <= 3; ++id) {
-    GroupRegistry::Ask ask = MakeAsk(id);
-    ask.batch = AdmissionBatches::BatchRef{"run", 1, 3};
-    ask.seconds_left = 0.4;  // less than the time of one start
-    EXPECT_THAT(alone_.Join(std::move(ask), std::make_shared<Reader>()), IsOk()) << id;
+    GroupSubmission submission = MakeSubmission(id);
+    submission.batch = AdmissionBatches::BatchRef{"run", 1, 3};
+    submission.seconds_left = 0.4;  // less than the time of one start
+    EXPECT_THAT(alone_.Join(std::move(submission), std::make_shared<Reader>()), IsOk()) << id;
   }
   EXPECT_EQ(submitted_.size(), 3u);
 }
@@ -164,8 +164,8 @@ TEST_F(GroupRegistryAloneTest, RememberedGroupsAreForgottenBeforeOthersAreRefuse
     Finish(key, Drawn(key, 4000));
   }
   EXPECT_EQ(alone_.memory()->used(), 8000);
-  // Beside one of the two there is room for 1000 ids of 4 bytes.
-  GroupRegistry::Ask large = MakeAsk(3);
+  // Beside one of the two groups, 1000 ids of 4 bytes fit.
+  GroupSubmission large = MakeSubmission(3);
   large.request.prompt.assign(1000, 7);
   ASSERT_THAT(alone_.Join(std::move(large), std::make_shared<Reader>()), IsOk());
   EXPECT_EQ(Join(2).key, 0) << "the latest is remembered";
@@ -178,7 +178,7 @@ TEST_F(GroupRegistryAloneTest, AFullMemoryRefusesByNameAndSaysThatItIsBusy) {
   const absl::Status full = Join(2).call.status();
   EXPECT_THAT(full, FailsWith(absl::StatusCode::kResourceExhausted, "server.memory_bytes = 10000"));
   EXPECT_EQ(RefusalOf(full), Refusal::kMemoryFull);
-  GroupRegistry::Ask huge = MakeAsk(3);
+  GroupSubmission huge = MakeSubmission(3);
   huge.request.prompt.assign(2501, 7);
   const absl::Status never = alone_.Join(std::move(huge), std::make_shared<Reader>()).status();
   EXPECT_THAT(never, FailsWith(absl::StatusCode::kInvalidArgument, "the request alone has"));
@@ -210,22 +210,22 @@ TEST_F(GroupRegistryAloneTest, AGroupThatOutgrowsTheMemoryAloneIsToldThatItIsToo
   EXPECT_FALSE(IsBusy(RefusalOf(ErrorOf(**one.call))));
 }
 
-TEST_F(GroupRegistryAloneTest, GuestsEndBeforeTheOwnerWhenWhatRunsOutgrowsTheMemory) {
-  const Joined guest = JoinAsGuest(1), owner = Join(2);
-  alone_.OnEvents({GroupStarted{guest.key}, GroupStarted{owner.key}});
-  const ByteCharge of_guest(meters_.at(guest.key), 4000);
+TEST_F(GroupRegistryAloneTest, OthersEndBeforeTheOwnerWhenRunningGroupsOutgrowTheMemory) {
+  const Joined other = JoinWithoutOwning(1), owner = Join(2);
+  alone_.OnEvents({GroupStarted{other.key}, GroupStarted{owner.key}});
+  const ByteCharge of_other(meters_.at(other.key), 4000);
   const ByteCharge of_owner(meters_.at(owner.key), 5000);
   alone_.KeepWithinMemory();
   EXPECT_TRUE(aborted_.empty()) << "it fits";
   const ByteCharge more_of_owner(meters_.at(owner.key), 2000);
   alone_.KeepWithinMemory();
-  EXPECT_THAT(aborted_, ::testing::ElementsAre(guest.key)) << "the owner's is younger, and stays";
+  EXPECT_THAT(aborted_, ::testing::ElementsAre(other.key)) << "the owner's is younger, and stays";
 }
 
-TEST_F(GroupRegistryAloneTest, GuestsHoldHalfOfTheMemoryAndTheOwnerAllOfIt) {
-  const Joined slow = JoinAsGuest(1);
+TEST_F(GroupRegistryAloneTest, OthersHoldHalfOfTheMemoryAndTheOwnerAllOfIt) {
+  const Joined slow = JoinWithoutOwning(1);
   Finish(slow.key, Drawn(slow.key, 4950));  // its caller does not read it
-  const Joined refused = JoinAsGuest(2);
+  const Joined refused = JoinWithoutOwning(2);
   EXPECT_THAT(refused.call, FailsWith(absl::StatusCode::kResourceExhausted,
                                       "half of server.memory_bytes = 10000"));
   EXPECT_EQ(RefusalOf(refused.call.status()), Refusal::kMemoryFull);
@@ -237,28 +237,31 @@ TEST_F(GroupRegistryAloneTest, GuestsHoldHalfOfTheMemoryAndTheOwnerAllOfIt) {
   EXPECT_TRUE(aborted_.empty());
 }
 
-TEST_F(GroupRegistryAloneTest, AGuestThatOutgrowsTheGuestsHalfEndsThoughThereIsMemory) {
-  const Joined guest = JoinAsGuest(1);
-  alone_.OnEvents({GroupStarted{guest.key}});
-  const ByteCharge drawn(meters_.at(guest.key), 5001);
+TEST_F(GroupRegistryAloneTest, AGroupThatOutgrowsTheOthersHalfEndsThoughThereIsMemory) {
+  const Joined other = JoinWithoutOwning(1);
+  alone_.OnEvents({GroupStarted{other.key}});
+  const ByteCharge drawn(meters_.at(other.key), 5001);
   alone_.KeepWithinMemory();
-  EXPECT_THAT(aborted_, ::testing::ElementsAre(guest.key));
-  const absl::Status ended = ErrorOf(**guest.call);
+  EXPECT_THAT(aborted_, ::testing::ElementsAre(other.key));
+  const absl::Status ended = ErrorOf(**other.call);
   EXPECT_EQ(RefusalOf(ended), Refusal::kTooLarge) << "it would never fit, however often it asked";
   EXPECT_THAT(ended,
               FailsWith(absl::StatusCode::kResourceExhausted,
                         "over half of server.memory_bytes = 10000 (the rest is for the run"));
 }
 
-TEST_F(GroupRegistryAloneTest, AGuestWhoseRequestAloneIsOverTheGuestsHalfIsToldThatItIsTooLarge) {
-  GroupRegistry::Ask large = MakeAsk(1);
+TEST_F(GroupRegistryAloneTest, ARequestOverTheOthersHalfIsTooLarge) {
+  GroupSubmission large = MakeSubmission(1);
   large.request.prompt.assign(1251, 7);  // of 4 bytes
   EXPECT_THAT(Join(large).call, IsOk());
   large.group_id = 2;
   large.yields = true;
   const absl::Status never = Join(std::move(large)).call.status();
-  EXPECT_THAT(never, FailsWith(absl::StatusCode::kInvalidArgument,
-                               "groups of guests may hold half of server.memory_bytes = 10000"));
+  EXPECT_THAT(
+      never,
+      FailsWith(
+          absl::StatusCode::kInvalidArgument,
+          "groups of clients without ownership may hold half of server.memory_bytes = 10000"));
   EXPECT_EQ(RefusalOf(never), Refusal::kTooLarge);
 }
 
@@ -266,21 +269,21 @@ TEST_F(GroupRegistryAloneTest, AGuestWhoseRequestAloneIsOverTheGuestsHalfIsToldT
 class PutBehindTest : public GroupRegistryAloneTest {
  protected:
   Joined JoinAs(const std::string& caller, int64_t group_id, int32_t priority = 0) {
-    GroupRegistry::Ask ask = MakeAsk(group_id);
-    ask.caller = caller;
-    ask.request.priority = priority;
-    return Join(std::move(ask));
+    GroupSubmission submission = MakeSubmission(group_id);
+    submission.caller = caller;
+    submission.request.priority = priority;
+    return Join(std::move(submission));
   }
   static constexpr int32_t kHighest = std::numeric_limits<int32_t>::max();
 };
 
 TEST_F(PutBehindTest, WhatOthersAskedForBeforeTheClaimIsPutLastAndTheOwnersStays) {
   const Joined owners = JoinAs("owner", 1), others = JoinAs("other", 1, kHighest);
-  const Joined guests = Join(MakeAsk(3, 2, ""));
+  const Joined other = Join(MakeSubmission(3, 2, ""));
   const Joined runs = JoinAs("other", 4);
   alone_.OnEvents({GroupStarted{runs.key}});
   alone_.PutOthersBehind("run", "owner");
-  EXPECT_THAT(put_last_, ::testing::ElementsAre(others.key, guests.key));
+  EXPECT_THAT(put_last_, ::testing::ElementsAre(others.key, other.key));
   EXPECT_TRUE(aborted_.empty());
   alone_.PutOthersBehind("run", "owner");
   EXPECT_EQ(put_last_.size(), 2u) << "once";
@@ -299,7 +302,7 @@ TEST_F(PutBehindTest, OthersThatWaitBeyondHalfOfTheQueueEndAndTheOwnerHasTheirPl
   EXPECT_THAT(ended,
               FailsWith(absl::StatusCode::kResourceExhausted, "run 'run' claimed this server"));
   EXPECT_EQ(RefusalOf(ended), Refusal::kQueueFull) << "to ask again is worth it";
-  GroupRegistry::Ask urgent = MakeAsk(1);
+  GroupSubmission urgent = MakeSubmission(1);
   urgent.caller = "owner";
   urgent.seconds_left = 0.4;  // less than one start takes
   EXPECT_THAT(Join(std::move(urgent)).call, IsOk()) << "what was put behind is not before it";
@@ -308,39 +311,39 @@ TEST_F(PutBehindTest, OthersThatWaitBeyondHalfOfTheQueueEndAndTheOwnerHasTheirPl
 
 TEST_F(PutBehindTest, WhatABatchHoldsBackComesOutOfItBehindTheOwners) {
   for (int64_t id = 1; id <= 2; ++id) {
-    GroupRegistry::Ask ask = MakeAsk(id);
-    ask.caller = "other";
-    ask.request.priority = kHighest;
-    ask.batch = AdmissionBatches::BatchRef{"run", 1, 2};
-    ASSERT_THAT(Join(std::move(ask)).call, IsOk());
+    GroupSubmission submission = MakeSubmission(id);
+    submission.caller = "other";
+    submission.request.priority = kHighest;
+    submission.batch = AdmissionBatches::BatchRef{"run", 1, 2};
+    ASSERT_THAT(Join(std::move(submission)).call, IsOk());
     if (id == 1) alone_.PutOthersBehind("run", "owner");
   }
   ASSERT_EQ(submitted_.size(), 2u);
   EXPECT_EQ(submitted_[0].priority, std::numeric_limits<int32_t>::min());
 }
 
-TEST_F(PutBehindTest, WhatOthersHoldOfTheMemoryCountsAsGuestsFromThenOn) {
+TEST_F(PutBehindTest, WhatOthersHoldCountsInTheirHalfOfTheMemoryFromThenOn) {
   const Joined other = JoinAs("other", 1);
   alone_.OnEvents({GroupStarted{other.key}});
   ByteCharge drawn(meters_.at(other.key), 5001);
   alone_.KeepWithinMemory();
   EXPECT_TRUE(aborted_.empty()) << "nobody owns the server";
   alone_.PutOthersBehind("run", "owner");
-  EXPECT_EQ(RefusalOf(JoinAsGuest(2).call.status()), Refusal::kMemoryFull);
+  EXPECT_EQ(RefusalOf(JoinWithoutOwning(2).call.status()), Refusal::kMemoryFull);
   alone_.KeepWithinMemory();
   EXPECT_THAT(aborted_, ::testing::ElementsAre(other.key));
   drawn = ByteCharge();
-  EXPECT_THAT(JoinAsGuest(2).call, IsOk());
+  EXPECT_THAT(JoinWithoutOwning(2).call, IsOk());
 }
 
 TEST_F(PutBehindTest, RequestsThatWaitBeyondHalfOfTheMemoryEnd) {
   std::vector<Joined> others;
   std::vector<GroupRequest> at_the_engine;
   for (int64_t id = 1; id <= 2; ++id) {
-    GroupRegistry::Ask ask = MakeAsk(id);
-    ask.caller = "other";
-    ask.request.prompt.assign(800, 7);  // of 4 bytes: two are more than half, and fit
-    others.push_back(Join(std::move(ask)));
+    GroupSubmission submission = MakeSubmission(id);
+    submission.caller = "other";
+    submission.request.prompt.assign(800, 7);  // of 4 bytes: two are more than half, and fit
+    others.push_back(Join(std::move(submission)));
     ASSERT_THAT(others.back().call, IsOk());
     at_the_engine.push_back(std::move(submitted_[0]));
   }
@@ -349,12 +352,12 @@ TEST_F(PutBehindTest, RequestsThatWaitBeyondHalfOfTheMemoryEnd) {
 }
 
 TEST_F(GroupRegistryAloneTest, AResultIsCountedUntilItsLastReaderIsGone) {
-  Joined guest{alone_.Join(MakeAsk(1, 2, ""), std::make_shared<Reader>())};
-  guest.key = submitted_[0].key;
+  Joined other{alone_.Join(MakeSubmission(1, 2, ""), std::make_shared<Reader>())};
+  other.key = submitted_[0].key;
   submitted_.clear();
-  Finish(guest.key, Drawn(guest.key, 3000));
+  Finish(other.key, Drawn(other.key, 3000));
   EXPECT_EQ(alone_.memory()->used(), 3000);
-  guest.call = absl::CancelledError("");
+  other.call = absl::CancelledError("");
   EXPECT_EQ(alone_.memory()->used(), 0);
 }
 
@@ -392,13 +395,13 @@ TEST(GroupRegistryOrderTest, ACallReturnsWhenItsOrderIsSentThoughAnotherThreadIs
                        {},
                        [] { return 1000.0; }};
   std::thread joins(
-      [&] { static_cast<void>(groups.Join(MakeAsk(1), std::make_shared<Reader>())); });
+      [&] { static_cast<void>(groups.Join(MakeSubmission(1), std::make_shared<Reader>())); });
   submitting.get_future().wait();
   auto stops = std::async(std::launch::async, [&] {
     EXPECT_TRUE(groups.StopEarly("run", 1));
     return stopped.load();
   });
-  // It must not be done yet; where it is, that shows below, not in how long this takes.
+  // It must not be done yet; if it is, an expectation below fails.
   stops.wait_for(std::chrono::milliseconds(50));
   go_on.set_value();
   EXPECT_TRUE(stops.get());
@@ -406,9 +409,9 @@ TEST(GroupRegistryOrderTest, ACallReturnsWhenItsOrderIsSentThoughAnotherThreadIs
 }
 
 TEST_F(GroupRegistryAloneTest, ADrainDoesNotWaitForABatchThatCannotBecomeWhole) {
-  GroupRegistry::Ask ask = MakeAsk(1);
-  ask.batch = AdmissionBatches::BatchRef{"run", 1, 2};
-  const auto held = alone_.Join(std::move(ask), std::make_shared<Reader>());
+  GroupSubmission submission = MakeSubmission(1);
+  submission.batch = AdmissionBatches::BatchRef{"run", 1, 2};
+  const auto held = alone_.Join(std::move(submission), std::make_shared<Reader>());
   ASSERT_THAT(held, IsOk());
   alone_.StartDrain();
   EXPECT_THAT(ErrorOf(**held), FailsWith(absl::StatusCode::kUnavailable, "draining"));
@@ -417,12 +420,12 @@ TEST_F(GroupRegistryAloneTest, ADrainDoesNotWaitForABatchThatCannotBecomeWhole) 
 
 TEST_F(GroupRegistryAloneTest, ARunThatStartsOverLeavesNothingInItsBatches) {
   const AdmissionBatches::BatchRef two{"run", 1, 2};
-  GroupRegistry::Ask ask = MakeAsk(1);
-  ask.batch = two;
-  const auto held = alone_.Join(std::move(ask), std::make_shared<Reader>());
+  GroupSubmission submission = MakeSubmission(1);
+  submission.batch = two;
+  const auto held = alone_.Join(std::move(submission), std::make_shared<Reader>());
   alone_.Forget("run");
   EXPECT_THAT(ErrorOf(**held), FailsWith(absl::StatusCode::kAborted, "the run started over"));
-  GroupRegistry::Ask second = MakeAsk(2);
+  GroupSubmission second = MakeSubmission(2);
   second.batch = two;
   ASSERT_THAT(alone_.Join(std::move(second), std::make_shared<Reader>()), IsOk());
   EXPECT_TRUE(submitted_.empty()) << "the batch waits for a first group of the new epoch";

@@ -22,7 +22,7 @@ using rpc::Refusal;
 using rpc::RefusalOf;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
-using testing::MakeAsk;
+using testing::MakeSubmission;
 using testing::Reader;
 using testing::ScriptedEngine;
 using testing::StepGate;
@@ -61,7 +61,7 @@ class GroupRegistryTest : public ::testing::Test {
 TEST_F(GroupRegistryTest, StreamsCompletionsAndThenTheSummary) {
   gate_.Open();
   auto reader = std::make_shared<Reader>();
-  const auto call = groups_.Join(MakeAsk(1), reader);
+  const auto call = groups_.Join(MakeSubmission(1), reader);
   ASSERT_THAT(call, IsOk());
   const auto [indices, end] = reader->ReadAll(**call);
   EXPECT_THAT(end, IsOk());
@@ -71,16 +71,16 @@ TEST_F(GroupRegistryTest, StreamsCompletionsAndThenTheSummary) {
 TEST_F(GroupRegistryTest, AFinishedGroupIsGivenAgainWithoutBeingSampledAgain) {
   gate_.Open();
   auto reader = std::make_shared<Reader>();
-  const auto call = groups_.Join(MakeAsk(1), reader);
+  const auto call = groups_.Join(MakeSubmission(1), reader);
   reader->ReadAll(**call);
   auto second = std::make_shared<Reader>();
-  const auto again = groups_.Join(MakeAsk(1), second);
+  const auto again = groups_.Join(MakeSubmission(1), second);
   ASSERT_THAT(again, IsOk());
   EXPECT_EQ(*again, *call);
   EXPECT_THAT(second->ReadAll(**again).first, ::testing::ElementsAre(0, 1));
   groups_.Forget("run");
   auto third = std::make_shared<Reader>();
-  const auto fresh = groups_.Join(MakeAsk(1), third);
+  const auto fresh = groups_.Join(MakeSubmission(1), third);
   EXPECT_NE(*fresh, *call);
   third->ReadAll(**fresh);
 }
@@ -90,19 +90,19 @@ TEST_F(GroupRegistryTest, OnlyTheLatestFinishedGroupsAreRemembered) {
   std::vector<std::shared_ptr<GroupCall>> calls;
   for (int64_t id = 1; id <= 3; ++id) {
     auto reader = std::make_shared<Reader>();
-    calls.push_back(*groups_.Join(MakeAsk(id), reader));
+    calls.push_back(*groups_.Join(MakeSubmission(id), reader));
     reader->ReadAll(*calls.back());
   }
   auto reader = std::make_shared<Reader>();
-  EXPECT_EQ(*groups_.Join(MakeAsk(3), reader), calls[2]);
-  EXPECT_NE(*groups_.Join(MakeAsk(1), reader), calls[0]);
+  EXPECT_EQ(*groups_.Join(MakeSubmission(3), reader), calls[2]);
+  EXPECT_NE(*groups_.Join(MakeSubmission(1), reader), calls[0]);
 }
 
 TEST_F(GroupRegistryTest, TheLastCallerToLeaveFreesTheGroup) {
   auto first = std::make_shared<Reader>();
   auto second = std::make_shared<Reader>();
-  const auto call = groups_.Join(MakeAsk(1, 500), first);
-  ASSERT_EQ(*groups_.Join(MakeAsk(1, 500), second), *call);
+  const auto call = groups_.Join(MakeSubmission(1, 500), first);
+  ASSERT_EQ(*groups_.Join(MakeSubmission(1, 500), second), *call);
   EXPECT_FALSE(groups_.Leave(*call, first.get()));
   EXPECT_EQ(groups_.counts().queued, 1);
   EXPECT_TRUE(groups_.Leave(*call, second.get()));
@@ -113,37 +113,37 @@ TEST_F(GroupRegistryTest, TheLastCallerToLeaveFreesTheGroup) {
   EXPECT_EQ(engine_.stats().kv_used_tokens, 0);
 }
 
-TEST_F(GroupRegistryTest, TheSameNumberWithAnotherQuestionIsRefusedExceptForGuests) {
+TEST_F(GroupRegistryTest, TheSameNumberWithAnotherRequestIsRefusedExceptWithoutARun) {
   auto reader = std::make_shared<Reader>();
-  ASSERT_THAT(groups_.Join(MakeAsk(1, 2), reader), IsOk());
-  EXPECT_THAT(groups_.Join(MakeAsk(1, 5), reader),
+  ASSERT_THAT(groups_.Join(MakeSubmission(1, 2), reader), IsOk());
+  EXPECT_THAT(groups_.Join(MakeSubmission(1, 5), reader),
               FailsWith(absl::StatusCode::kInvalidArgument, "group 1 of run 'run'"));
-  EXPECT_THAT(groups_.Join(MakeAsk(1, 2, ""), reader), IsOk());
-  EXPECT_THAT(groups_.Join(MakeAsk(1, 5, ""), reader), IsOk());
+  EXPECT_THAT(groups_.Join(MakeSubmission(1, 2, ""), reader), IsOk());
+  EXPECT_THAT(groups_.Join(MakeSubmission(1, 5, ""), reader), IsOk());
 }
 
 TEST_F(GroupRegistryTest, AFullQueueRefusesAndSaysWhenToComeBack) {
   auto reader = std::make_shared<Reader>();
-  for (int64_t id = 1; id <= 3; ++id) ASSERT_THAT(groups_.Join(MakeAsk(id), reader), IsOk());
-  const absl::Status full = groups_.Join(MakeAsk(4), reader).status();
+  for (int64_t id = 1; id <= 3; ++id) ASSERT_THAT(groups_.Join(MakeSubmission(id), reader), IsOk());
+  const absl::Status full = groups_.Join(MakeSubmission(4), reader).status();
   EXPECT_THAT(full, FailsWith(absl::StatusCode::kResourceExhausted, "3 groups wait"));
   EXPECT_EQ(RefusalOf(full), Refusal::kQueueFull);
   EXPECT_EQ(groups_.retry_after_ms(), 500);
-  EXPECT_THAT(groups_.Join(MakeAsk(2), reader), IsOk());  // joining takes no room
+  EXPECT_THAT(groups_.Join(MakeSubmission(2), reader), IsOk());  // joining takes no room
 }
 
 TEST_F(GroupRegistryTest, AGroupThatWouldStartAfterItsDeadlineIsRefusedAtOnce) {
-  // Before any group has started, one is taken to start every half second.
-  ASSERT_THAT(groups_.Join(MakeAsk(1), std::make_shared<Reader>()), IsOk());
-  GroupRegistry::Ask ask = MakeAsk(2);
-  ask.seconds_left = 0.4;
-  const absl::Status late = groups_.Join(ask, std::make_shared<Reader>()).status();
+  // Before any group has started, the assumed pace is one every half second.
+  ASSERT_THAT(groups_.Join(MakeSubmission(1), std::make_shared<Reader>()), IsOk());
+  GroupSubmission submission = MakeSubmission(2);
+  submission.seconds_left = 0.4;
+  const absl::Status late = groups_.Join(submission, std::make_shared<Reader>()).status();
   EXPECT_THAT(
       late, FailsWith(absl::StatusCode::kResourceExhausted, "1 groups wait and one starts every"));
   EXPECT_EQ(RefusalOf(late), Refusal::kDeadlineBeforeStart)
       << "a caller must tell it from a server that does not answer";
-  ask.seconds_left = 0.6;
-  EXPECT_THAT(groups_.Join(ask, std::make_shared<Reader>()), IsOk());
+  submission.seconds_left = 0.6;
+  EXPECT_THAT(groups_.Join(submission, std::make_shared<Reader>()), IsOk());
 }
 
 TEST_F(GroupRegistryTest, AFinishedGroupIsReportedWithItsTimesAndTokens) {
@@ -155,9 +155,9 @@ TEST_F(GroupRegistryTest, AFinishedGroupIsReportedWithItsTimesAndTokens) {
       {.max_queued_groups = 3, .remembered_groups = 2},
       [&] { return now; },
       [&](const GroupReport& report) { reports.push_back(report); }};
-  GroupRegistry::Ask ask = MakeAsk(7);
-  ask.trace = {std::string(32, 'a'), std::string(16, 'b')};
-  ASSERT_THAT(groups.Join(ask, std::make_shared<Reader>()), IsOk());
+  GroupSubmission submission = MakeSubmission(7);
+  submission.trace = {std::string(32, 'a'), std::string(16, 'b')};
+  ASSERT_THAT(groups.Join(submission, std::make_shared<Reader>()), IsOk());
   now = 102.5;
   groups.OnEvents({GroupStarted{key, 0.5}, GroupDecoding{key}});
   EXPECT_TRUE(reports.empty()) << "it runs";
@@ -185,17 +185,17 @@ TEST_F(GroupRegistryTest, AFinishedGroupIsReportedWithItsTimesAndTokens) {
 
 TEST_F(GroupRegistryTest, AGroupThatFailsEndsWithItsOwnErrorAndIsNotRemembered) {
   gate_.Open();
-  GroupRegistry::Ask hostile = MakeAsk(1, 40);
+  GroupSubmission hostile = MakeSubmission(1, 40);
   hostile.request.prompt[0] = 668;
   const auto failed = groups_.Join(hostile, std::make_shared<Reader>());
   auto reader = std::make_shared<Reader>();
-  const auto healthy = groups_.Join(MakeAsk(2, 40), reader);
+  const auto healthy = groups_.Join(MakeSubmission(2, 40), reader);
   ASSERT_THAT(healthy, IsOk());
   EXPECT_THAT(reader->ReadAll(**healthy).second, IsOk());
   EXPECT_THAT(reader->ReadAll(**failed).second,
               FailsWith(absl::StatusCode::kDataLoss, "non_finite_logits"));
   EXPECT_EQ(groups_.counts().running, 0);
-  // Asked for again it is computed again: other weights may be live by then.
+  // A repeated call computes it again, since other weights may be live by then.
   const auto again = groups_.Join(hostile, std::make_shared<Reader>());
   ASSERT_THAT(again, IsOk());
   EXPECT_NE(*again, *failed);
@@ -208,7 +208,7 @@ TEST_F(GroupRegistryTest, WaitingEndsWhereTheStepThatAdmittedTheGroupBegan) {
       {[&](std::vector<GroupRequest> g) { key = g.at(0).key; }, [](GroupKey) {}, [](GroupKey) {}},
       {.max_queued_groups = 3, .remembered_groups = 2},
       [&] { return now; }};
-  const auto call = groups.Join(MakeAsk(1), std::make_shared<Reader>());
+  const auto call = groups.Join(MakeSubmission(1), std::make_shared<Reader>());
   ASSERT_THAT(call, IsOk());
   // It waits 2 s; the step that takes its prompt lasts 0.5 s; its tokens take 3 s.
   now = 102.5;
@@ -262,9 +262,8 @@ class GrowingEngine : public ScriptedEngine {
   std::map<GroupKey, ByteCharge> drawn_;
 };
 
-// After the third step two groups hold over 12000 bytes, and a score ends before the engine hears
-// that the younger group did. All is asked before the engine starts, so that it happens in that
-// order.
+// After the third step two groups hold over 12000 bytes, and a score ends before the engine is told
+// that the younger group has ended. All calls come before the engine starts, so the order is fixed.
 TEST(GroupRegistryMemoryTest, TheSameBytesEndNoSecondGroupWhenAScoreEndsMeanwhile) {
   StepGate gate;
   gate.Open();
@@ -274,8 +273,8 @@ TEST(GroupRegistryMemoryTest, TheSameBytesEndNoSecondGroupWhenAScoreEndsMeanwhil
        [&](GroupKey key) { engine.Abort(key); }, [&](GroupKey key) { engine.StopEarly(key); }},
       {.memory_bytes = 10000}, [] { return 0.0; });
   auto older = std::make_shared<Reader>(), younger = std::make_shared<Reader>();
-  const auto first = groups.Join(MakeAsk(1, /*tokens=*/4), older);
-  const auto second = groups.Join(MakeAsk(2, /*tokens=*/40), younger);
+  const auto first = groups.Join(MakeSubmission(1, /*tokens=*/4), older);
+  const auto second = groups.Join(MakeSubmission(2, /*tokens=*/40), younger);
   engine.Score(std::vector<ScoreSequence>(3, {.ids = {1, 2}}), {},
                [](const absl::StatusOr<ScoreResult>& done) { EXPECT_THAT(done, IsOk()); });
   engine.Start({.on_events = [&](std::vector<EngineEvent> e) { groups.OnEvents(std::move(e)); },
@@ -288,8 +287,8 @@ TEST(GroupRegistryMemoryTest, TheSameBytesEndNoSecondGroupWhenAScoreEndsMeanwhil
 TEST_F(GroupRegistryTest, AbortEndsEveryCallerWithAborted) {
   auto first = std::make_shared<Reader>();
   auto second = std::make_shared<Reader>();
-  const auto call = groups_.Join(MakeAsk(1), first);
-  ASSERT_THAT(groups_.Join(MakeAsk(1), second), IsOk());
+  const auto call = groups_.Join(MakeSubmission(1), first);
+  ASSERT_THAT(groups_.Join(MakeSubmission(1), second), IsOk());
   EXPECT_TRUE(groups_.Abort("run", 1));
   EXPECT_FALSE(groups_.Abort("run", 1));
   EXPECT_THAT(first->ReadAll(**call).second,
@@ -300,9 +299,9 @@ TEST_F(GroupRegistryTest, AbortEndsEveryCallerWithAborted) {
 TEST_F(GroupRegistryTest, AGroupTheEngineRefusesEndsWithItsError) {
   gate_.Open();
   auto reader = std::make_shared<Reader>();
-  GroupRegistry::Ask ask = MakeAsk(1);
-  ask.request.prompt = {666};
-  const auto call = groups_.Join(std::move(ask), reader);
+  GroupSubmission submission = MakeSubmission(1);
+  submission.request.prompt = {666};
+  const auto call = groups_.Join(std::move(submission), reader);
   EXPECT_THAT(reader->ReadAll(**call).second,
               FailsWith(absl::StatusCode::kInvalidArgument, "scripted refusal"));
 }
@@ -310,12 +309,12 @@ TEST_F(GroupRegistryTest, AGroupTheEngineRefusesEndsWithItsError) {
 TEST_F(GroupRegistryTest, AnEngineFailureEndsEveryGroupAndEveryLaterCommand) {
   gate_.Open();
   auto reader = std::make_shared<Reader>();
-  GroupRegistry::Ask ask = MakeAsk(1);
-  ask.request.prompt = {667};
-  const auto call = groups_.Join(std::move(ask), reader);
+  GroupSubmission submission = MakeSubmission(1);
+  submission.request.prompt = {667};
+  const auto call = groups_.Join(std::move(submission), reader);
   EXPECT_THAT(reader->ReadAll(**call).second,
               FailsWith(absl::StatusCode::kInternal, "scripted failure"));
-  EXPECT_THAT(groups_.Join(MakeAsk(2), reader),
+  EXPECT_THAT(groups_.Join(MakeSubmission(2), reader),
               FailsWith(absl::StatusCode::kInternal, "scripted failure"));
   EXPECT_THAT(engine_.Install(nullptr, {1}),
               FailsWith(absl::StatusCode::kUnavailable, "the engine has stopped"));
@@ -324,7 +323,7 @@ TEST_F(GroupRegistryTest, AnEngineFailureEndsEveryGroupAndEveryLaterCommand) {
 TEST_F(GroupRegistryTest, AGroupThatJoinsAStoppedEngineEndsInsteadOfWaitingForItself) {
   engine_.Stop();  // from now on it refuses inline, on the thread that joins
   auto reader = std::make_shared<Reader>();
-  const auto call = groups_.Join(MakeAsk(1), reader);
+  const auto call = groups_.Join(MakeSubmission(1), reader);
   ASSERT_THAT(call, IsOk());
   EXPECT_THAT(reader->ReadAll(**call).second,
               FailsWith(absl::StatusCode::kUnavailable, "the engine has stopped"));
@@ -332,14 +331,14 @@ TEST_F(GroupRegistryTest, AGroupThatJoinsAStoppedEngineEndsInsteadOfWaitingForIt
 }
 
 TEST_F(GroupRegistryTest, CallersThatComeAndGoOnManyThreadsLeaveNothingInTheEngine) {
-  // An abort that overtook its group's submission would leave the group to run for nobody.
+  // If an abort overtook its group's submission, the group would run without a caller.
   gate_.Open();
   std::vector<std::thread> callers;
   for (int64_t caller = 0; caller < 4; ++caller) {
     callers.emplace_back([this, caller] {
       for (int64_t i = 0; i < 100; ++i) {
         auto reader = std::make_shared<Reader>();
-        const auto call = groups_.Join(MakeAsk(1000 * caller + i, 900), reader);
+        const auto call = groups_.Join(MakeSubmission(1000 * caller + i, 900), reader);
         if (!call.ok()) continue;  // the queue is full
         if (i % 2 == 0) {
           groups_.Leave(*call, reader.get());
@@ -358,9 +357,9 @@ TEST_F(GroupRegistryTest, CallersThatComeAndGoOnManyThreadsLeaveNothingInTheEngi
 
 TEST_F(GroupRegistryTest, DrainingRefusesNewGroupsAndLetsTheKnownFinish) {
   auto reader = std::make_shared<Reader>();
-  const auto call = groups_.Join(MakeAsk(1), reader);
+  const auto call = groups_.Join(MakeSubmission(1), reader);
   groups_.StartDrain();
-  EXPECT_THAT(groups_.Join(MakeAsk(2), reader),
+  EXPECT_THAT(groups_.Join(MakeSubmission(2), reader),
               FailsWith(absl::StatusCode::kUnavailable, "draining"));
   EXPECT_FALSE(groups_.WaitUntilIdle(std::chrono::steady_clock::now()));
   gate_.Open();
@@ -375,7 +374,7 @@ TEST_F(GroupRegistryTest, APausedEngineKeepsItsSequencesAndStepsAgainAfterResume
   EXPECT_TRUE(engine_.paused());
   gate_.Open();
   auto reader = std::make_shared<Reader>();
-  const auto call = groups_.Join(MakeAsk(1), reader);
+  const auto call = groups_.Join(MakeSubmission(1), reader);
   FlushCommands();
   EXPECT_EQ(engine_.stats().num_tokens_sampled, 0u);
   EXPECT_EQ(groups_.counts().queued, 1);
@@ -385,9 +384,9 @@ TEST_F(GroupRegistryTest, APausedEngineKeepsItsSequencesAndStepsAgainAfterResume
 
 TEST_F(GroupRegistryTest, AnAdmissionBatchLargerThanTheQueueIsRefused) {
   auto reader = std::make_shared<Reader>();
-  GroupRegistry::Ask ask = MakeAsk(1);
-  ask.batch = AdmissionBatches::BatchRef{"run", 1, 4};
-  EXPECT_THAT(groups_.Join(std::move(ask), reader),
+  GroupSubmission submission = MakeSubmission(1);
+  submission.batch = AdmissionBatches::BatchRef{"run", 1, 4};
+  EXPECT_THAT(groups_.Join(std::move(submission), reader),
               FailsWith(absl::StatusCode::kInvalidArgument, "admission batch of 4 groups"));
 }
 
@@ -395,7 +394,7 @@ TEST_F(GroupRegistryTest, AHeldGroupStartsWhenItsBatchIsComplete) {
   gate_.Open();
   auto first = std::make_shared<Reader>();
   auto second = std::make_shared<Reader>();
-  GroupRegistry::Ask two = MakeAsk(2), one = MakeAsk(1);
+  GroupSubmission two = MakeSubmission(2), one = MakeSubmission(1);
   two.batch = one.batch = AdmissionBatches::BatchRef{"run", 1, 2};
   const auto call_two = groups_.Join(std::move(two), first);
   FlushCommands();

@@ -44,10 +44,10 @@ TEST_F(OwnershipTest, EveryCallOfTheOwnerRenewsTheLease) {
   EXPECT_TRUE(*ownership_.Claim(Of("two"), 1, 0));
 }
 
-TEST_F(OwnershipTest, AGuestIsServedAndRenewsNothing) {
+TEST_F(OwnershipTest, AClientWithoutOwnershipIsServedAndRenewsNothing) {
   EXPECT_THAT(ownership_.Claim(Of("one"), 1, 1000), IsOk());
   now_ += 0.75;
-  EXPECT_EQ(*ownership_.CheckUser(Of("")), Standing::kGuest);
+  EXPECT_EQ(*ownership_.CheckUser(Of("")), Standing::kNotOwner);
   now_ += 0.5;
   EXPECT_EQ(ownership_.owner(), "");
 }
@@ -133,7 +133,8 @@ TEST_F(OwnershipTest, TheRunIdAloneOpensNothingAndRenewsNothing) {
     EXPECT_THAT(ownership_.Release(who), FailsWith(kDenied, "run 'one' owns this server"));
     EXPECT_THAT(ownership_.CheckOwner(who), FailsWith(kDenied, "that it was claimed with"));
     EXPECT_THAT(ownership_.CheckEpoch(who, 3), FailsWith(kDenied, "that it was claimed with"));
-    EXPECT_THAT(ownership_.CheckUser(who), FailsWith(kDenied, "guests leave run_id empty"));
+    EXPECT_THAT(ownership_.CheckUser(who),
+                FailsWith(kDenied, "clients without ownership leave run_id empty"));
     ownership_.NoteAsked(who, int64_t{1} << 62);
   }
   EXPECT_THAT(ownership_.CheckUser(other_secret), FailsWith(kDenied, "does not show the secret"));

@@ -54,7 +54,7 @@ TEST_F(HealthTest, AServerWhoseWeightsTheOwnerFoundInPlaceIsReadyOnceItIsAsked) 
   gate_.Open();
   ASSERT_TRUE(Claim("run", 1).ok());
   EXPECT_TRUE(Generate(Request(1, 2, /*run_id=*/"")).status.ok());
-  EXPECT_THAT(Ask("/readyz"), No("no weights yet")) << "a guest proves nothing";
+  EXPECT_THAT(Ask("/readyz"), No("no weights yet")) << "a client without ownership proves nothing";
   EXPECT_TRUE(Generate(Request(2)).status.ok());
   EXPECT_THAT(Ask("/readyz"), Yes("version 0 of run 'run'"));
 }

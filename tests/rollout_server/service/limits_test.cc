@@ -1,4 +1,4 @@
-// The caps of a rollout server (docs/security.md#caps), each met by a caller that goes over it.
+// The caps of a rollout server (docs/security.md#caps), each exceeded by a caller.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 
@@ -11,7 +11,7 @@
 #include "rollout_server/engine/schedule/group.h"
 #include "rollout_server/groups/ownership.h"
 #include "rollout_server/groups/worker_thread.h"
-#include "rollout_server/service/call_deadline.h"
+#include "rollout_server/service/call_context.h"
 #include "rollout_server/service/rollout_messages.h"
 #include "tests/rollout_server/server_fixture.h"
 #include "tests/support/health_call.h"

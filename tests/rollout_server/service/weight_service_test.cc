@@ -242,7 +242,7 @@ TEST_F(WeightServiceTest, APauseEndsWithTheLeaseOfARunThatDied) {
   auto run = std::async(std::launch::async, [&] { return server_->Run(stop); });
   EXPECT_TRUE(Info().paused()) << "the lease of 60 s holds";
   clock_skew_ = 61;
-  EXPECT_TRUE(Generate(Request(1, 2, /*run_id=*/"")).status.ok()) << "of a guest";
+  EXPECT_TRUE(Generate(Request(1, 2, /*run_id=*/"")).status.ok()) << "without ownership";
   EXPECT_FALSE(Info().paused());
   stop.Request();
   EXPECT_TRUE(run.get().ok());

@@ -346,11 +346,11 @@ class ArrivingPushTest : public WeightReceiverTest {
   absl::Status Send(int64_t version, std::string_view b_then_a) {
     const auto store = receiver_.Buckets({version});
     if (!store.ok()) return store.status();
-    const auto room = (*store)->Room(0, std::ssize(b_then_a));
-    EXPECT_THAT(room, IsOk());
-    std::ranges::copy(Bytes(b_then_a), room->begin());
+    const auto buffer = (*store)->Buffer(0, std::ssize(b_then_a));
+    EXPECT_THAT(buffer, IsOk());
+    std::ranges::copy(Bytes(b_then_a), buffer->begin());
     for (const Bucket& bucket : PlanBuckets(std::vector<int64_t>{6, 8}, 14)) {
-      std::span<const std::byte> bytes = *room;
+      std::span<const std::byte> bytes = *buffer;
       for (const BucketSlice& slice : bucket.slices) {
         const absl::Status stored =
             (*store)->Store(slice, bytes.first(static_cast<size_t>(slice.length)));

@@ -1,12 +1,14 @@
-// DrawBins: a histogram of a row's logits below the largest, and the bins of it in which the
-// thresholds of top-k and top-p, and the last id to be listed, must lie. For draw_kernel.cu alone.
+// DrawBins: a histogram of a row's logits by their distance from the largest, in bins of 1/64, with
+// the number of ids and the mass of each bin. It shows in which bins the thresholds of top-k and top-p
+// and the last id to be listed must lie, so that only the ids of those bins need exact comparisons.
+// Used by draw_kernel.cu only.
 #pragma once
 
 #include "rollout_server/engine/cuda/draw/draw_row.h"
 
 namespace tandem::rollout::cuda {
 
-// At all threads.
+// The least x of all threads, returned to all of them.
 __device__ inline Wide BlockLeast(Wide x, Shared& shared) {
   for (int step = kWarp / 2; step > 0; step /= 2) {
     x = min(x, __shfl_xor_sync(kAllLanes, x, step));
@@ -19,12 +21,13 @@ __device__ inline Wide BlockLeast(Wide x, Shared& shared) {
 }
 
 struct Found {
-  int bin;  // -1: `wanted` is not reached
-  Wide above;
+  int bin;     // -1: `wanted` is not reached
+  Wide above;  // the sum before the bin
 };
 
-// The first bin at which the sum from the first one on reaches `wanted`, and the sum before it. At
-// all threads; a thread has kBinsEach neighbouring bins.
+// The first bin at which the running sum reaches `wanted`, and the sum before it; called by all
+// threads. A thread has kBinsEach neighbouring bins; a prefix sum over lanes and then over warps gives
+// each thread the sum before its bins.
 template <typename T>
 __device__ inline Found FindBin(const T* values, double wanted, Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -57,14 +60,14 @@ __device__ inline Found FindBin(const T* values, double wanted, Shared& shared) 
   return found;
 }
 
-// The bins that hold what is to be found exactly. -1: nothing.
+// The bins that hold the thresholds. -1: none.
 struct Bounds {
   int k = -1;                     // the bin of the last id that top-k keeps
-  Wide above_k = 0;               // ids before it
-  Wide weight_before_k = 0;       // and their mass; without top-k: of all
-  int first_p = -1, last_p = -1;  // the last id that top-p keeps is in one of these
-  Wide above_p = 0;               // mass before first_p
-  int last_top = -1;              // the listed ids are in bins up to this one
+  Wide above_k = 0;               // number of ids in the bins before k
+  Wide weight_before_k = 0;       // their mass; without top-k the mass of all ids
+  int first_p = -1, last_p = -1;  // the last id that top-p keeps is in one of these bins
+  Wide above_p = 0;               // mass of the bins before first_p
+  int last_top = -1;              // the most likely ids are in bins up to this one
   __device__ bool Has(int bin) const {
     return bin == k || bin <= last_top || (bin >= first_p && bin <= last_p);
   }
@@ -95,7 +98,7 @@ class DrawBins : public DrawRow {
     }
   }
 
-  // Of bins [0, end). At all threads.
+  // The mass of bins [0, end), returned to all threads.
   __device__ Wide WeightBefore(int end) {
     Wide sum = 0;
     for (int i = static_cast<int>(threadIdx.x); i < end; i += kRowThreads) sum += space_.weight[i];
@@ -112,7 +115,8 @@ class DrawBins : public DrawRow {
       bounds.above_k = found.above;
     }
     if (cuts_p_) {
-      // Top-k leaves something of its bin: top-p's sum lies between those without it and with it.
+      // How much of bin k top-k keeps is not known yet, so the mass that top-p takes its share of lies
+      // between the sums without and with that bin.
       bounds.weight_before_k = WeightBefore(bounds.k < 0 ? kBins : bounds.k);
       const Wide with_k =
           bounds.k < 0 ? bounds.weight_before_k : bounds.weight_before_k + space_.weight[bounds.k];

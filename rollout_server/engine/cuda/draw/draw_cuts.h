@@ -1,6 +1,11 @@
-// DrawCuts: the exact thresholds of top-k and top-p without sorting a row: of the ids in the bins
-// that DrawBins names, one by one; where those are too many, digit by digit over the whole row. For
-// draw_kernel.cu alone.
+// DrawCuts: the exact thresholds of top-k and top-p without sorting a row. Only ids in the bins that
+// DrawBins found can be at a threshold; they are in a list, and each is compared with all others of
+// it (kListed^2 comparisons at most, spread over the block). When the list is too short, the threshold
+// is found by radix selection over the whole row: its key is narrowed down by 11 bits a pass (Alabi et
+// al., "Fast k-selection algorithms for graphics processing units", JEA 2012).
+//
+// Invariant: counts and masses are integers, so a threshold does not depend on the order in which
+// threads add. Used by draw_kernel.cu only.
 #pragma once
 
 #include "rollout_server/engine/cuda/draw/draw_bins.h"
@@ -23,7 +28,7 @@ class DrawCuts : public DrawBins {
     __syncthreads();
     if (bounds.k >= 0) top_k_ = CutOfTopK(bounds, listed);
     if (!cuts_p_ || bounds.last_p < 0) return;
-    Wide more = 0;  // mass that top-k left of its bin
+    Wide more = 0;  // mass that top-k keeps of its bin
     for (int i = static_cast<int>(threadIdx.x); i < listed; i += kRowThreads) {
       const Wide key = shared_.list.keys[i];
       const int id = IdOf(key);
@@ -36,7 +41,7 @@ class DrawCuts : public DrawBins {
     top_p_ = CutOfTopP(bounds, listed, bounds.weight_before_k + more);
   }
 
-  // Keeps each id that has less than top_k larger logits. Ties stay.
+  // Keeps each id with fewer than top_k larger logits; ties stay.
   __device__ Cut CutOfTopK(const Bounds& bounds, int listed) {
     Wide least = ~0ull;
     for (int i = static_cast<int>(threadIdx.x); i < listed; i += kRowThreads) {
@@ -52,7 +57,7 @@ class DrawCuts : public DrawBins {
     return {32, BlockLeast(least, shared_)};
   }
 
-  // Keeps each id that has less than top_p of the mass above it.
+  // Keeps each id with less than top_p of the mass above it.
   __device__ Cut CutOfTopP(const Bounds& bounds, int listed, Wide mass) {
     const double wanted = static_cast<double>(draw_.top_p) * static_cast<double>(mass);
     Wide least = ~0ull;
@@ -93,8 +98,9 @@ class DrawCuts : public DrawBins {
     top_p_ = FindCut(mass, static_cast<double>(draw_.top_p) * static_cast<double>(total), 0);
   }
 
-  // Of ids from the largest key down: keeps each that has less than `wanted` weight above it.
-  // Narrows the last kept key down by 11 bits a pass.
+  // The cut that keeps each id with less than `wanted` weight in ids of larger keys. Each pass makes a
+  // histogram of the next 11 bits of the keys with the prefix found so far, and so finds 11 more bits
+  // of the last kept key.
   template <typename WeightOfId>
   __device__ Cut FindCut(const WeightOfId& weight_of, double wanted, int last_shift) {
     Wide prefix = 0, above = 0;

@@ -1,28 +1,28 @@
-// Five launches for all draws of a call, each over a grid of (parts of a row, draws): several
-// blocks share a row while there are few of them. A block has whole segments of the row.
+// Sampling without sorting. A call is five launches over a grid of (parts of a row, draws). Several
+// thread blocks share a row while there are few draws; a block has whole segments of the row.
 //
-//   Largest   of the part; the order of a scored id; clears the bins
-//   Sum       of e^y over each segment; where ids are cut off or listed, a histogram of the logits:
-//             how many ids, and how much mass, lie in each 1/64 below the largest
-//   Collect   the bins in which top-k, top-p and the last id to be listed must fall are known now:
-//             their ids go into a list of at most kListed
-//   Keep      with filters: exact thresholds out of that list; the sums of what is left, its bits
-//   Finish    one block a draw: adds the segments up, finds the one in which the cumulative mass
-//             passes the uniform, writes records
+//   Largest   the largest logit of each part; the rank of a scored id; clears the bins
+//   Sum       the sum of e^y over each segment; with top-k, top-p or listed ids also a histogram of
+//             the logits: how many ids, and how much mass, lie in each 1/64 below the largest
+//   Collect   finds the bins that hold the thresholds of top-k and top-p and the last listed id, and
+//             puts the ids of those bins into a list of at most kListed
+//   Keep      with filters: the exact thresholds from that list; sums and bit set of the support
+//   Finish    one block a draw: adds up the segments, finds the segment and then the id at which the
+//             cumulative mass passes the uniform (inverse CDF), and writes the records
 //
-// So the row is read twice without filters and four times with them. A list that is too short (ids
-// crowd within 1/64, or top-k is over thousands) costs passes of its own, in which thresholds are
-// found digit by digit.
+// So a row is read twice without filters and four times with them. When the list is too short (many
+// ids within 1/64 of a threshold, or top-k in the thousands), further passes over the row find the
+// thresholds digit by digit (draw_cuts.h).
 //
-// Every sum is in an order fixed by the vocabulary, or of integers, so neither the number of blocks
-// nor the order in which they run shows in a result.
+// Invariant: every sum is either over integers or in an order that the vocabulary size fixes, so no
+// result depends on the number of blocks or on the order in which they run.
 #include "rollout_server/engine/cuda/draw/draw_cuts.h"
 #include "rollout_server/engine/cuda/draw/draw_kernel.h"
 
 namespace tandem::rollout::cuda {
 namespace {
 
-// Philox4x32-10 and UniformDraw, as philox.h.
+// Philox4x32-10 and UniformDraw, the same as in philox.h.
 __device__ double Uniform(uint64_t seed, uint32_t index, uint32_t position) {
   uint32_t c0 = position, c1 = index, c2 = 0, c3 = 0;
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
@@ -39,7 +39,7 @@ __device__ double Uniform(uint64_t seed, uint32_t index, uint32_t position) {
   return (static_cast<double>(bits >> 12) + 0.5) * 0x1.0p-52;
 }
 
-// One draw, at the blocks that share it: a member for each launch.
+// One draw, with a member function for each launch.
 class Row : public DrawCuts {
  public:
   using DrawCuts::DrawCuts;
@@ -134,7 +134,7 @@ class Row : public DrawCuts {
       shared_.segment_mass[s] = filtered_ ? segments_[s].kept.mass : segments_[s].allowed.mass;
     }
     __syncthreads();
-    RowSums sums = {};  // of what is drawn from
+    RowSums sums = {};  // of the distribution that is sampled from
     if (Warp() == 0) sums = DrawAndDescribe(out);
     if (draw_.num_top == 0) return;
     if (threadIdx.x == 0) shared_.log_mass = log(sums.mass);
@@ -143,7 +143,7 @@ class Row : public DrawCuts {
   }
 
  private:
-  // Of the scored id among the part's logits.
+  // The order of the scored id among the part's logits.
   __device__ void OrderOfPart() {
     const float own = logits_[draw_.scored_id];
     Order order = {-kRowInfinity, -kRowInfinity, 0};
@@ -177,7 +177,7 @@ class Row : public DrawCuts {
     }
   }
 
-  // At warp 0. Gives the sums of the distribution that is recorded.
+  // Called by warp 0. Returns the sums of the recorded distribution.
   __device__ RowSums DrawAndDescribe(Drawn& out) {
     const RowSums whole = SumSegments(size_, [&](int s) { return segments_[s].allowed; });
     const RowSums kept = SumSegments(size_, [&](int s) { return segments_[s].kept; });
@@ -208,7 +208,7 @@ class Row : public DrawCuts {
     return sums;
   }
 
-  // At warp 0.
+  // Called by warp 0.
   __device__ void DescribeScore(int id, const RowSums& whole, const RowSums& sums) {
     const RowSums more = SumSegments(size_, [&](int s) {
       return RowSums{segments_[s].squared, segments_[s].above, 0.0};
@@ -224,8 +224,8 @@ class Row : public DrawCuts {
     out.rank = order.larger;
   }
 
-  // The first id at which the cumulative mass passes `target`, else the last one with mass. Of warp
-  // 0.
+  // The first id at which the cumulative mass passes `target`, else the last id with mass. Called by
+  // warp 0.
   template <typename MassOf>
   __device__ int Pick(double target, const MassOf& mass_of) const {
     const int segment = SegmentSize(size_), lane = Lane();
@@ -262,7 +262,7 @@ class Row : public DrawCuts {
     return last;
   }
 
-  // Likelier first; of equals the lower id.
+  // A key that orders ids by rising likelihood, and equal ones by falling id.
   __device__ static Wide TopKeyOf(float logit, int id) {
     return static_cast<Wide>(Ordered(logit)) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
   }
@@ -293,7 +293,7 @@ class Row : public DrawCuts {
     if (threadIdx.x == 0) out.num_top = min(num, draw_.num_top);
   }
 
-  // One pass over the row for each.
+  // Without the list: one pass over the row for each id.
   __device__ void ListTopByPasses(double log_mass, Drawn& out) {
     Wide before = ~0ull;
     int num = 0;

@@ -1,36 +1,36 @@
-// Tokens drawn from rows of logits on the device, with everything recorded about each draw (stage
-// 2): what SampleToken and ScoreToken (rollout_server/engine/sampling/sampler.h) do, from the same uniforms,
-// with sums in an order of its own. Log-probs agree to rounding, and so do draws but where the
-// uniform falls that close to the border of two tokens. Free of LibTorch and of CUDA headers.
+// DrawTokens: samples tokens from rows of logits on the device, with the whole record of each
+// (stage 2). It does what SampleToken and ScoreToken (rollout_server/engine/sampling/sampler.h) do,
+// from the same uniforms, but adds in another order. So log-probs agree to rounding, and tokens
+// agree unless the uniform falls that close to the border of two of them. Free of LibTorch and CUDA
+// headers.
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
 #include "common/cuda/kernels.h"
 
 namespace tandem::rollout::cuda {
 
-// In place of a number: id i is bit i % 32 of word i / 32 from the first on.
+// In place of a number: the forbidden ids are a bit set, with id i in bit i % 32 of word i / 32.
 inline constexpr int32_t kForbiddenBits = -1;
 
-// One draw. Several may be from one row of logits.
+// One token to sample or score. Several may use one row of logits.
 struct Draw {
   uint64_t seed = 0;  // the uniform is UniformDraw(seed, index, position) of philox.h
   uint32_t index = 0;
   uint32_t position = 0;
-  int32_t row = 0;        // of the logits; -1: a padded draw, which gives nothing
-  float temperature = 1;  // as SamplingParams, and so the next three
+  int32_t row = 0;        // of the logits; -1: padding, without a result
+  float temperature = 1;  // this and the next three as in SamplingParams
   int32_t top_k = 0;
   float top_p = 1;
   float min_p = 0;
-  // Which of the call's forbidden ids are this draw's: so many of them, rising, or with
-  // kForbiddenBits bits of all ids.
+  // The draw's part of the call's forbidden ids: this many from the first on, rising, or with
+  // kForbiddenBits a bit set over all ids.
   int32_t first_forbidden = 0, num_forbidden = 0;
-  int32_t kept_row = -1;   // of the call's `kept`, for the ids that filters left; -1: not asked for
-  int32_t num_top = 0;     // so many of the most likely ids, at most kMostTop
-  int32_t scored_id = -1;  // this id's record, and nothing is drawn; needs a temperature
+  int32_t kept_row = -1;   // row of the call's `kept` for the support; -1: not requested
+  int32_t num_top = 0;     // how many of the most likely ids to list, at most kMostTop
+  int32_t scored_id = -1;  // score this id and sample nothing; needs a temperature > 0
 };
 
 enum class DrawState : int32_t {
@@ -39,10 +39,10 @@ enum class DrawState : int32_t {
   kNothingLeft,  // all ids are forbidden or -inf
 };
 
-// As SampledToken. One row's state says nothing about the others.
+// As SampledToken. The state is that of this row alone.
 struct Drawn {
   int32_t id = 0;
-  float behaviour_logprob = 0;  // of a score: -inf where filters take the id out
+  float behaviour_logprob = 0;  // of a score: -inf when filters remove the id
   float raw_logprob = 0;
   float entropy = 0;
   float logprob_second_moment = 0;
@@ -51,7 +51,7 @@ struct Drawn {
   int32_t num_top = 0;  // ids in its row of `top`
 };
 
-// What ScoredToken has besides.
+// The further fields of ScoredToken.
 struct Scored {
   float squared_probs = 0;
   float margin = 0;
@@ -60,7 +60,8 @@ struct Scored {
   int32_t rank = 0;
 };
 
-// As TopLogprob: likeliest first, of equals the lower id. Ids that cannot be drawn are not listed.
+// As TopLogprob: likeliest first, of equal ones the lower id. Ids that cannot be sampled are not
+// listed.
 struct TopId {
   int32_t id = 0;
   float logprob = 0;
@@ -68,32 +69,32 @@ struct TopId {
 
 inline constexpr int64_t kLargestVocabulary = int64_t{1} << 20;
 inline constexpr int64_t kMostTop = 64;
-inline constexpr int64_t kDrawsTogether = 512;  // further ones wait for the workspace
+inline constexpr int64_t kDrawsTogether = 512;  // draws that use the workspace at once
 
 // Words of a row of `kept`: id i is bit i % 32 of word i / 32.
 constexpr int64_t KeptWords(int64_t vocabulary) { return (vocabulary + 31) / 32; }
 
-// Of DrawTask::workspace. Its contents mean nothing between two calls.
+// Size of DrawTask::workspace, whose contents do not matter between two calls.
 constexpr int64_t DrawWorkspaceBytes(int64_t vocabulary, int64_t num_draws) {
   constexpr int64_t kBytesEach = 36 * 1024, kSegmentBytes = 96, kLeastSegment = 1024;
   const int64_t segments = std::min<int64_t>(512, (vocabulary + kLeastSegment - 1) / kLeastSegment);
   return std::min(num_draws, kDrawsTogether) * (kBytesEach + segments * kSegmentBytes);
 }
 
-// All pointers are of the device.
+// All pointers are device pointers.
 struct DrawTask {
   const float* logits = nullptr;  // [R, V]
   int64_t vocabulary = 0;         // V <= kLargestVocabulary
   const Draw* draws = nullptr;    // [num_draws]
   int64_t num_draws = 0;
   const int32_t* forbidden = nullptr;
-  // [num_draws]: what each gives; stays where a draw is padded.
+  // [num_draws] results; those of padding are not written.
   Drawn* drawn = nullptr;
-  // [*, KeptWords(V)]: the row that a draw names gets the ids that top-k, top-p and min-p left, and
-  // stays where none of them is on or the draw is greedy. Null where no draw names one.
+  // [*, KeptWords(V)]: row `kept_row` of a draw gets the ids that top-k, top-p and min-p leave. It
+  // is not written when no filter is on or the draw is greedy. Null when no draw has a kept_row.
   uint32_t* kept = nullptr;
-  TopId* top = nullptr;       // [num_draws, kMostTop], or null where no draw asks for any
-  Scored* scored = nullptr;   // [num_draws], or null where none is a score
+  TopId* top = nullptr;       // [num_draws, kMostTop], or null when no draw lists any
+  Scored* scored = nullptr;   // [num_draws], or null when no draw is a score
   void* workspace = nullptr;  // DrawWorkspaceBytes, at a multiple of 16
 };
 void DrawTokens(const DrawTask& task, tandem::cuda::Stream stream);

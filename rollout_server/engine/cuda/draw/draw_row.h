@@ -1,5 +1,5 @@
-// DrawRow: one draw at the blocks that share its row: what stays between the launches, and which
-// terms of the row's sums are the draw's. For draw_kernel.cu alone.
+// DrawRow: one draw in the thread blocks that share its row of logits: the state that stays in memory
+// between the launches, and the terms of the row's sums. Used by draw_kernel.cu only.
 #pragma once
 
 #include "common/cuda/row_distribution.h"
@@ -18,26 +18,26 @@ inline constexpr int kMostParts = 32;
 inline constexpr int kLeastPart = 4;       // segments
 inline constexpr int kBlocksWanted = 256;  // about two for each multiprocessor of a large device
 
-// Larger floats have larger ones.
+// Maps floats to integers in the same order.
 __device__ inline uint32_t Ordered(float x) {
   const uint32_t bits = __float_as_uint(x);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// Ids in the order in which filters keep them: by logit, of equals the higher id first.
+// A key whose order is that in which filters keep ids: by logit, of equal ones the higher id first.
 __device__ inline Wide KeyOf(float logit, int id) {
   return static_cast<Wide>(Ordered(logit)) << 32 | static_cast<uint32_t>(id);
 }
 __device__ inline int IdOf(Wide key) { return static_cast<int>(key & 0x7fffffffu); }
 
-// Which ids a filter left: those whose key, shifted, is at least `least`.
+// A filter's threshold: it keeps the ids whose shifted key is at least `least`.
 struct Cut {
   int shift;
   Wide least;
   __device__ bool keeps(Wide key) const { return key >> shift >= least; }
 };
 
-// How an id stands among logits.
+// The order of the scored id among the logits.
 struct Order {
   float largest, second;
   int32_t larger;  // than the id's
@@ -45,10 +45,10 @@ struct Order {
 
 struct SegmentSums {
   RowSums allowed, raw, kept;
-  double squared, above;  // of scores
+  double squared, above;  // for scores: sum e^2, and mass of the ids with larger logits
 };
 
-// Of a draw, between the launches.
+// The state of a draw between the launches, in global memory.
 struct Space {
   RowLargest parts[kMostParts];
   Order orders[kMostParts];
@@ -113,7 +113,7 @@ class DrawRow {
   __device__ int Begin() const { return first_segment_ * SegmentSize(size_); }
   __device__ int End() const { return min(size_, end_segment_ * SegmentSize(size_)); }
   __device__ bool Binned() const { return cuts_k_ || cuts_p_ || draw_.num_top > 0; }
-  // Are the untouched logits' sums others than those of what may be drawn?
+  // Do the sums over the untouched logits differ from those over the ids that may be sampled?
   __device__ bool OfRaw() const {
     return greedy_ || draw_.num_forbidden != 0 || draw_.temperature != 1.0f;
   }
@@ -123,7 +123,7 @@ class DrawRow {
     VisitLogits(logits_, Begin(), End(), static_cast<int>(threadIdx.x), kRowThreads, call);
   }
 
-  // Merges the parts' largest. False: there is nothing to draw from.
+  // Merges the parts' largest logits. False when nothing can be sampled.
   __device__ bool Settle() {
     largest_ = space_.parts[0];
     for (int p = 1; p < parts_; ++p) MergeLargest(space_.parts[p], largest_);
@@ -162,22 +162,22 @@ class DrawRow {
     return Kept(logit, id) ? scale_.WideTerm(logit) : RowSums{};
   }
 
-  // Mass as an integer, so that any order gives the same sum: 2^-40 of the largest is the smallest.
+  // Mass as an integer in units of 2^-40 of the largest term, so that sums do not depend on the order.
   __device__ Wide WeightOf(float logit, int id) const {
     return static_cast<Wide>(Term(logit, id).mass * 0x1p40);
   }
-  // Rises as logits fall; of the listed ids alone.
+  // The bin of a listable id's logit; it rises as logits fall.
   __device__ int BinOf(float logit) const {
     const float below = __fmul_rn(scale_.largest - logit, kBinsPerUnit);
     return below >= kBins - 1 ? kBins - 1 : static_cast<int>(below);
   }
-  // A greedy draw lists ids of the untouched distribution.
+  // May the id be listed among the most likely? Greedy lists ids of the untouched distribution.
   __device__ bool Listable(float logit, int id) const {
     return logit > -kRowInfinity && (greedy_ || Allowed(id));
   }
 
   const DrawTask& task_;
-  const int parts_;  // blocks that share the row, but for Finish
+  const int parts_;  // thread blocks that share the row, except in Finish
   const int64_t index_;
   const Draw draw_;
   const int size_;
@@ -189,9 +189,9 @@ class DrawRow {
   int num_segments_, first_segment_, end_segment_;
   bool greedy_, filtered_, cuts_k_, cuts_p_;
   RowLargest largest_ = {};
-  RowScale raw_ = {}, scale_ = {};  // of the untouched logits; of those allowed, tempered
+  RowScale raw_ = {}, scale_ = {};  // of the untouched logits; of the allowed ones, tempered
   Cut top_k_ = {}, top_p_ = {};
-  double least_ = -static_cast<double>(kRowInfinity);  // of y, by min-p
+  double least_ = -static_cast<double>(kRowInfinity);  // the least y that min-p keeps
 };
 
 }  // namespace tandem::rollout::cuda

@@ -1,10 +1,11 @@
-// When a step is nothing but decodes and so may run as a CUDA graph, which graph that is, and the
-// bytes it reads. Pure; free of LibTorch and CUDA.
+// Decode steps as CUDA graphs: whether a step may run as one, which graph that is, and the bytes that
+// the graph reads. Pure; free of LibTorch and CUDA.
 //
-// A graph is a step of one padded size put down once: the same kernels on the same memory. So all
-// that differs between two steps is data in that memory (Fill), and all that a launch depends on is
-// in the key. Padded rows have no context, write no KV and draw nothing; what they compute is read
-// by nobody.
+// A graph replays the kernels of one padded step on the same memory, which saves the time of its many
+// small launches (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs). Invariant: all
+// that a launch depends on is in the key, and all else that differs between two steps is data in that
+// memory (Fill). Padded rows have no context, write no KV and sample nothing; their results are not
+// read.
 #pragma once
 
 #include <compare>
@@ -20,18 +21,18 @@
 
 namespace tandem::rollout::cuda {
 
-// Rows of logits that exist at once. The head's weights are read once for each so many rows: as
-// many as a graph may have, so that a step of decodes reads them once.
+// Rows of logits that exist at once. The head's weights are read once for each such slice; it is as
+// large as a graph, so that a decode step reads them once.
 inline constexpr int64_t kLogitsRows = 512;
-// Larger steps run as they come: their kernels take longer than it takes to launch them.
+// Larger steps run without a graph: their kernels take longer than their launches.
 inline constexpr int64_t kMaxGraphRows = 512;
 inline constexpr int64_t kMaxGraphChunks = 128;  // of kAttentionChunk tokens of context
 inline constexpr int64_t kForbiddenEach = 8;     // words of forbidden ids for each row, on average
 
-// What a graph depends on; besides it the model and the cache, which stay where they are.
+// What a graph depends on, besides the model and the cache, which never move.
 struct GraphKey {
   int64_t rows = 0;      // padded
-  int64_t chunks = 0;    // padded; no context has more
+  int64_t chunks = 0;    // padded; of the longest context
   uint64_t weights = 0;  // CudaWeights::place
   auto operator<=>(const GraphKey&) const = default;
 };
@@ -41,11 +42,11 @@ struct GraphKey {
 int64_t PaddedRows(int64_t rows);
 int64_t PaddedChunks(int64_t longest_context);  // a power of two
 
-// Does a draw have a support to record: is it asked for, and is a filter on?
+// Must the support be recorded: is it requested, and is a filter on?
 bool RecordsSupport(const SamplingParams& params);
 
-// The graph of this step, or nothing: when a row is not drawn from exactly once, or the step is
-// over one of the sizes above.
+// The graph of this step. None when a row is not sampled from exactly once, or the step is over one of
+// the sizes above.
 std::optional<GraphKey> GraphOf(std::span<const TokenInput> inputs,
                                 std::span<const int64_t> logits_rows,
                                 std::span<const TokenDraw> draws, uint64_t weights);
@@ -56,21 +57,20 @@ struct DecodeLayout {
   size_t ids = 0, positions = 0, sequences = 0, contexts = 0;  // [rows] int32
   size_t slots = 0, logits_rows = 0;                           // [rows] int64
   size_t block_tables = 0;                                     // [rows, max_blocks] int32
-  size_t draws = 0;      // [rows] Draw, each of its row within its kLogitsRows
+  size_t draws = 0;      // [rows] Draw; Draw::row counts within a slice of kLogitsRows
   size_t forbidden = 0;  // [rows kForbiddenEach] int32
   size_t bytes = 0;
 };
 DecodeLayout LayoutOf(const GraphKey& key);
 
-// The inputs of a step that has this key, as its graph reads them.
+// Writes the inputs of a step of this key in the layout that its graph reads.
 void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<const TokenDraw> draws,
           std::span<std::byte> to);
 
-// StopIds::words of the draws of a call, one behind the other: a group's once, however many draws
-// it has.
+// StopIds::words of the draws of a call, concatenated; those of a group are included once.
 class ForbiddenWords {
  public:
-  // Where those of `ids` begin; they are put down when they are asked for first.
+  // Where the words of `ids` begin. Appends them at the first call.
   int32_t BeginOf(const StopIds& ids);
   const std::vector<int32_t>& words() const { return words_; }
 
@@ -79,8 +79,8 @@ class ForbiddenWords {
   std::vector<int32_t> words_;
 };
 
-// As the kernel reads it, with its forbidden ids in `forbidden`. A support goes to row `kept_row`
-// of `kept`.
+// The draw in the form that the kernel reads, with its forbidden ids in `forbidden`. A support goes to
+// row `kept_row` of `kept`.
 Draw AsDraw(const TokenDraw& draw, int64_t row, int64_t kept_row, ForbiddenWords& forbidden);
 
 // The ids of a row of `kept`, rising.

@@ -1,4 +1,4 @@
-// GraphCache: graphs by key, of the weights that serve or may serve again. Pure; thread-compatible.
+// GraphCache: graphs by key, least recently used ones evicted. Pure; thread-compatible.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,14 @@ namespace tandem::rollout::cuda {
 template <typename Graph>
 class GraphCache {
  public:
-  // An engine has two places for weights: the live ones, and those before, into which the next
-  // version is uploaded. Graphs of any other place read memory that is gone.
+  // An engine has memory for two versions of weights: the live one and the one before, which the next
+  // version overwrites. Graphs of any other memory read memory that is freed.
   static constexpr size_t kPlaces = 2;
 
   explicit GraphCache(size_t most) : most_(most) {}
 
-  // Null when there is none. The weights of the key are taken to be in use from now on: when they
-  // are a third place, the graphs of the one that was used longest ago go.
+  // Null when there is none. Marks the key's weights as in use; when they are in a third memory, drops
+  // the graphs of the one that was used longest ago.
   Graph* Find(const GraphKey& key) {
     Use(key.weights);
     const auto at = graphs_.find(key);
@@ -32,7 +32,7 @@ class GraphCache {
     return at->second.graph.get();
   }
 
-  // After a Find that gave null. When there are too many, the one found longest ago goes.
+  // Call after Find returned null. Evicts the least recently used graph when there are too many.
   void Add(const GraphKey& key, std::unique_ptr<Graph> graph) {
     if (graphs_.size() >= most_) {
       graphs_.erase(std::min_element(
@@ -42,7 +42,7 @@ class GraphCache {
     graphs_[key] = {std::move(graph), ++uses_};
   }
 
-  // Any of them, or null.
+  // Any graph, or null.
   const Graph* Any() const {
     return graphs_.empty() ? nullptr : graphs_.begin()->second.graph.get();
   }

@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kFp32 = 4;
 
-// LibTorch's allocator: a small array takes 512 bytes or a multiple, a large one whole MiB.
+// What LibTorch's allocator takes: multiples of 512 bytes for a small array, of 2 MiB for a large
+// one.
 int64_t Allocated(int64_t bytes) {
   const int64_t unit = bytes < kMiB ? 512 : 2 * kMiB;
   return (bytes + unit - 1) / unit * unit;
@@ -26,8 +27,8 @@ int64_t BlockBytes(const ModelConfig& config, DType dtype) {
          DTypeBytes(dtype);
 }
 
-// Attention of a step: scores and sums of paged attention, or keys and values gathered for flash
-// attention with its output and log-sum-exps; one after the other, so the larger of the two.
+// Bytes of a step's attention: scores and sums of paged attention, or keys and values gathered for
+// flash attention with its output and log-sum-exps. They do not live at once, so the larger counts.
 int64_t AttentionBytes(const ModelConfig& config, DType dtype, int64_t tokens) {
   const int64_t longest = config.max_position_embeddings;
   const int64_t each =
@@ -45,7 +46,8 @@ int64_t LogitsBytes(const ModelConfig& config, DType dtype, int64_t rows) {
   const int64_t parts = dtype == DType::kBF16 ? 2 : 1;  // the head's inputs in two parts
   const int64_t logits =
       together * parts * (config.vocab_size * kFp32 + config.hidden_size * DTypeBytes(dtype));
-  // What a row has at most: the ids that filters left, and words of forbidden ids (StopIds::words).
+  // The most that a row has: the ids that filters leave, and words of forbidden ids
+  // (StopIds::words).
   const int64_t recorded =
       rows *
       (2 * KeptWords(config.vocab_size) * 4 + kMostTop * static_cast<int64_t>(sizeof(TopId)) +
@@ -76,7 +78,7 @@ absl::Status TooLittle(const MemoryPlan& plan, int64_t block_bytes, int64_t aske
 int64_t WeightsBytes(const ModelConfig& config, DType dtype) {
   int64_t bytes = 0;
   for (const TensorSpec& spec : ModelTensors(config, dtype)) {
-    // Norms and biases are held in fp32.
+    // Norms and biases are stored in fp32.
     const int64_t each = spec.shape.size() == 1 ? kFp32 : DTypeBytes(dtype);
     bytes += Allocated(spec.num_elements() * each);
   }
@@ -120,7 +122,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const MemoryNee
   plan.weight_versions = needs.weight_versions;
   plan.weights_bytes = WeightsBytes(config, needs.dtype);
   const int64_t tokens = std::max(needs.max_step_tokens, needs.max_batch_sequences);
-  // A call that scores asks for logits of every token of its steps.
+  // A score needs logits of every token of its steps.
   const int64_t rows = std::max(needs.max_batch_sequences, std::min(tokens, kLogitsRows));
   plan.step_bytes = std::max(StepBytes(config, needs.dtype, tokens, rows), kMeasurementBytes);
   if (needs.graphs) {

@@ -1,5 +1,5 @@
-// PackedInputs: a step's arrays one behind the other, so that one copy brings all of them to the
-// device. Pure; thread-compatible.
+// PackedInputs: a step's arrays, concatenated so that one copy sends all of them to the device. Pure;
+// thread-compatible.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,7 @@ namespace tandem::rollout::cuda {
 
 class PackedInputs {
  public:
-  // Where `values` will begin, in bytes from the first: a multiple of 16. They are read by Write,
-  // and must stay until then.
+  // Appends `values`, which must live until Write. Returns their offset in bytes, a multiple of 16.
   template <typename T>
   size_t Add(const std::vector<T>& values) {
     const size_t at = bytes_;
@@ -41,7 +40,7 @@ class PackedInputs {
   size_t bytes_ = 0;
 };
 
-// Where the arrays of StepInputs begin.
+// The offsets of the arrays of StepInputs.
 struct PackedStep {
   size_t ids = 0, positions = 0, sequences = 0, contexts = 0, slots = 0, block_tables = 0;
   struct Range {

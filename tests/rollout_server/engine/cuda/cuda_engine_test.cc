@@ -10,7 +10,7 @@ using tandem::testing::FailsWith;
 using tandem::testing::IsOk;
 
 // Prompts of 40 tokens: chunks long enough for the flash kernels, contexts over several blocks.
-// A vocabulary that emulated kernels draw from in little time.
+// A small vocabulary, from which emulated kernels sample quickly.
 class CudaEngineTest : public EngineFixture {
  protected:
   static constexpr int32_t kVocabulary = 1500;
@@ -47,7 +47,7 @@ class CudaEngineTest : public EngineFixture {
     EngineOptions options = Fp32();
     options.device = device;
     options.dtype = dtype;
-    // The largest steps are run at the start: small ones, where kernels are emulated.
+    // The largest steps are run at the start, so they are small where kernels are emulated.
     options.max_batch_sequences = 16;
     options.max_step_tokens = 128;
     auto engine = Engine::Create(directory, options);
@@ -68,8 +68,8 @@ class CudaEngineTest : public EngineFixture {
     return scores.ok() ? *scores : std::vector<SequenceScore>{};
   }
 
-  // How far the log-probs of both devices may be apart: each, by `absolute` + `relative` x its size
-  // (unlikely tokens stand on sums of larger terms); on average, by `mean`.
+  // How much the log-probs of the two devices may differ: each by `absolute` + `relative` x its
+  // size (those of unlikely tokens come from sums of larger terms), and by `mean` on average.
   struct Tolerance {
     double absolute = 0, relative = 0, mean = 0;
   };
@@ -157,14 +157,13 @@ TEST_F(CudaEngineTest, DrawsTheSameTokensInFp32) {
       ++all;
     }
   }
-  // A uniform within rounding of the border between two tokens draws the other one, and all after
-  // it differ.
+  // A uniform within rounding of the border between two tokens samples the other one, and then all
+  // later tokens differ.
   EXPECT_EQ(all, 12);
   EXPECT_GE(same, 11);
 }
 
-// What is asked for beside the token changes neither the token nor its record: those are of the
-// device in every case.
+// What is requested besides the token changes neither the token nor its record.
 TEST_F(CudaEngineTest, RecordsTheSameWhateverElseIsAskedFor) {
   std::vector<Completions> runs;
   for (int asked = 0; asked < 4; ++asked) {
@@ -225,7 +224,7 @@ TEST_F(CudaEngineTest, ServesNewWeightsAfterAnInstall) {
 TEST_F(CudaEngineTest, RefusesToRoundAtSites) {
   const auto engine = On(Device::kCuda, ComputeDType::kFp32, directory());
   ScoreOptions options;
-  options.precision.body_bits = 8;
+  options.arithmetic.precision.body_bits = 8;
   ScoreSequence sequence;
   sequence.ids = SmallPrompt(10, 1);
   EXPECT_THAT(engine->Score({sequence}, options),

@@ -1,4 +1,4 @@
-// What one group brings ends that group alone, on a CUDA device too.
+// A group that fails ends alone, also on a CUDA device.
 #include <gtest/gtest.h>
 
 #include "tests/rollout_server/engine/hostile_groups.h"
@@ -9,8 +9,8 @@ namespace {
 using tandem::testing::FailsWith;
 using tandem::testing::IsOk;
 
-// With graphs and without. numerics invariant: company changes no bit of a healthy group, hostile
-// company included.
+// With graphs and without, and numerics invariant: the batch composition changes no bit of a
+// healthy group, even when other groups fail.
 class CudaHostileTest : public HostileGroupsFixture {
  protected:
   static EngineOptions Cuda() {
@@ -51,7 +51,7 @@ TEST_F(CudaHostileTest, AGroupFailsWithTheNameOfItsCauseAndTheOthersGoOn) {
   EXPECT_TRUE(out.ended.contains(2));
 }
 
-// A block is whole when its memory comes from a group that left NaN behind its own context's end.
+// A block works although its memory comes from a group that left NaN after the end of its context.
 TEST_F(CudaHostileTest, BlocksThatHeldNaNServeTheNextGroupAsNewOnesDo) {
   EngineOptions options = Cuda();
   options.kv_capacity_tokens = 64;

@@ -1,6 +1,6 @@
 // Numerics `invariant` on a CUDA device, and CUDA graphs: the same completions, byte for byte, in
-// any company, by chunks, after a preemption, and whether steps of decodes are replayed or run as
-// they come. A model of a small vocabulary, so that emulated kernels are done in seconds.
+// any batch composition, by chunks, after a preemption, and whether decode steps are replayed
+// as graphs or not. The model has a small vocabulary, so that emulated kernels end in seconds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ class CudaInvarianceTest : public EngineFixture,
     return groups;
   }
 
-  // As a push brings them.
+  // As a weight push sends them.
   static std::vector<HostTensor> Tensors(const Engine& engine, uint64_t seed) {
     std::vector<HostTensor> tensors;
     for (const HostTensor& tensor : tandem::testing::TinyModelTensors(SmallVocabulary(), seed)) {
@@ -81,7 +81,7 @@ class CudaInvarianceTest : public EngineFixture,
     return RunToEnd(*engine);
   }
 
-  // Each of the groups with nothing beside it. Drawn once for a dtype.
+  // Each of the groups alone, computed once for each dtype.
   static const Completions& Alone() {
     static auto* const of_dtype = new std::map<ComputeDType, Completions>;
     Completions& alone = (*of_dtype)[GetParam()];
@@ -100,7 +100,7 @@ class CudaInvarianceTest : public EngineFixture,
 
 TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnItsCompany) {
   ExpectSameBytes(Generate(Options(), Groups()), Alone());
-  // Behind 63 others, so that their logits are of two slices.
+  // After 63 others, so that their logits lie in two slices.
   EngineOptions options = Options();
   options.max_batch_sequences = 80;
   options.kv_capacity_tokens = 4096;
@@ -128,7 +128,7 @@ TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnGraphs) {
   ExpectSameBytes(Generate(options, groups), want);
 }
 
-// The first token of a sequence whose KV was computed anew comes out of a prompt's rows.
+// The first token of a sequence whose KV was recomputed is sampled from a row of a prompt chunk.
 TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnRecomputedKv) {
   EngineOptions options = Options();
   options.in_flight = InFlight::kRecompute;
@@ -166,7 +166,7 @@ TEST_P(CudaInvarianceTest, AScoreHasTheSameBitsByEitherPathAndTheRecordIsTheSame
   }
 }
 
-// Weights go to and fro between two places, then to a third; graphs of each are there or not.
+// Weights alternate between two memories and then use a third; graphs of each exist or do not.
 TEST_P(CudaInvarianceTest, AReplayReadsTheWeightsThatServe) {
   Completions of[2];
   for (const bool graphs : {false, true}) {
@@ -190,7 +190,7 @@ TEST_P(CudaInvarianceTest, AReplayReadsTheWeightsThatServe) {
   EXPECT_GT(of[1].at(1).at(0).version_spans.size(), 3u);
 }
 
-// A draw that is recorded in full is made on the host; the step then has no graph.
+// A sample that is recorded in full is made on the host, and the step then has no graph.
 TEST_P(CudaInvarianceTest, GraphsAndStepsWithoutTakeTurns) {
   std::vector<GroupRequest> groups = Groups();
   groups.push_back(Small(9, 6, 1, 4));

@@ -1,4 +1,4 @@
-// What an engine takes of a device's memory at the start, over emulated_device_ops.h.
+// How much device memory an engine takes at its start, with emulated_device_ops.h.
 #include <gtest/gtest.h>
 
 #include "rollout_server/engine/cuda/cuda_weights.h"
@@ -65,7 +65,7 @@ TEST_F(CudaMemoryTest, RefusesACacheOfLessThanABlock) {
               FailsWith(absl::StatusCode::kInvalidArgument, "kv_capacity_tokens is 15, want 0"));
 }
 
-// Places in memory are numbered as they are made.
+// The memory of each version of weights has a new number.
 TEST_F(CudaMemoryTest, TheFirstPushGoesIntoMemoryHeldFromTheStart) {
   for (const bool reserve : {true, false}) {
     EngineOptions options = Cuda();
@@ -94,7 +94,7 @@ TEST_F(CudaMemoryTest, WeightsThatArriveOnTheDeviceGoThereTooAndWhatIsGivenUpIsF
   }
   auto arriving = engine->Arrive();
   ASSERT_THAT(arriving, IsOk());
-  // While one is open another has memory of its own.
+  // While one arrival is open, another one has memory of its own.
   auto beside = engine->Arrive();
   ASSERT_THAT(beside, IsOk());
   EXPECT_GT(dynamic_cast<const CudaWeights&>(*(*beside)->Take()).place, later.place);
@@ -126,7 +126,7 @@ TEST_F(CudaMemoryTest, WithoutMemoryForGraphsStepsRunAsTheyCome) {
   ExpectSameBytes(runs[2], runs[0]);
 }
 
-// Room for a server of the CPU's default size is not asked for there.
+// The CPU's default capacity is not required on a device.
 TEST_F(CudaMemoryTest, OnTheCpuTheCacheHasItsOwnDefault) {
   EngineOptions options = Fp32();
   options.kv_capacity_tokens = 0;

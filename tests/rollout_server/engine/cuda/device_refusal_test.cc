@@ -1,5 +1,5 @@
-// What an engine says of `device: cuda` where there is none. CUDA_VISIBLE_DEVICES is empty here, in
-// every build.
+// The errors of an engine with `device: cuda` on a machine without one. CUDA_VISIBLE_DEVICES is
+// empty in this test, in every build.
 #include <gtest/gtest.h>
 
 #include "tests/rollout_server/engine/engine_fixture.h"

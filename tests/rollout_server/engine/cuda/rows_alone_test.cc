@@ -10,14 +10,14 @@ namespace {
 using tandem::testing::FailsWith;
 using tandem::testing::IsOk;
 
-// Two bytes a row: its number, and what `company` gives for the call.
-template <typename Company>
-auto Kernel(const Company& company) {
-  return [company](int64_t first, int64_t count) {
+// A kernel with two bytes a row: the row's number, and value(row, count).
+template <typename Value>
+auto Kernel(const Value& value) {
+  return [value](int64_t first, int64_t count) {
     std::vector<uint8_t> bytes;
     for (int64_t row = first; row < first + count; ++row) {
       bytes.push_back(static_cast<uint8_t>(row));
-      bytes.push_back(static_cast<uint8_t>(company(row, count)));
+      bytes.push_back(static_cast<uint8_t>(value(row, count)));
     }
     return bytes;
   };

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/tokenizer/tokenizer.h"
-#include "rollout_server/engine/sampling/completion_text.h"
+#include "rollout_server/engine/sampling/completion.h"
 #include "tests/support/status_matchers.h"
 
 namespace tandem::rollout {

@@ -10,13 +10,12 @@
 //   > copy 2                              number of blocks copied
 //   > prompt 1 [0,20) draws               work on a group's prompt
 //   > member 1.0 [20,21) draws            work on one member
-//   run 40                                so many steps whose plans are not looked at
-//   teach 16                              so many groups of another text that use a quarter of
-//   their worst
-//                                         case: the scheduler learns to overcommit
+//   run 40                                this many steps whose plans are not checked
+//   teach 16                              this many groups of another text that use a quarter of
+//                                         their worst case, so that the scheduler overcommits
 //   finish 1.0                            the member's next token is its last
 //   free 5                                blocks available now
-//   preempted 1                           so many preemptions so far
+//   preempted 1                           number of preemptions so far
 //   idle                                  nothing runs or waits
 //
 // # opens a comment. Every member draws token 7 whenever a plan says so.

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <random>
@@ -37,8 +36,8 @@ int64_t Tokens(const StepPlan& plan) {
   return tokens;
 }
 
-// Plays the engine: a token for everyone the plan lets draw; `is_last` says which end their
-// sequence. Returns the keys of the groups that ended.
+// Does the engine's part: adds a token wherever the plan samples one. `is_last` says whether it
+// ends the sequence. Returns the keys of the groups that ended.
 template <typename IsLast>
 std::vector<GroupKey> Compute(Scheduler& scheduler, const StepPlan& plan, const IsLast& is_last) {
   scheduler.Computed(plan);
@@ -229,7 +228,7 @@ TEST(Scheduler, RecallsTheYoungestLoanWhenAGroupNeedsABlock) {
   EXPECT_EQ(scheduler.blocks().num_available(), 2);
 }
 
-// What a plan computes, without which blocks it lies in.
+// What a plan computes, without the blocks.
 std::vector<std::vector<int64_t>> WorkOf(const StepPlan& plan) {
   std::vector<std::vector<int64_t>> all;
   for (const Work& work : plan.work) {
@@ -313,7 +312,7 @@ class RandomWorkload {
       ASSERT_EQ(plan.work.empty(), scheduler_.num_running() == 0) << "a step without progress";
       CheckPlan(plan);
       for (const GroupKey key : Compute(scheduler_, plan, [&](const Sequence&) {
-             // At first most stop early, and the scheduler learns to overcommit; then they do not.
+             // At first most stop early, so that the scheduler overcommits; later they do not.
              return next_key_ <= 40 ? Draw(0, 2) != 0 : Draw(0, 40) == 0;
            })) {
         ASSERT_EQ(open_.erase(key), 1u);
@@ -360,7 +359,8 @@ class RandomWorkload {
     }
   }
 
-  // Work is within the budget, goes on where the KV ends, and lies in blocks nobody else holds.
+  // Checks that work is within the budget, begins where the KV ends, and writes to blocks without
+  // other holders.
   void CheckPlan(const StepPlan& plan) {
     ASSERT_LE(Tokens(plan), limits_.max_step_tokens);
     std::set<const void*> seen;
@@ -398,15 +398,15 @@ class RandomWorkload {
   GroupKey next_key_ = 1;
 };
 
-// Every group ends, every step advances, within the budget, and no block is leaked or written by
-// two.
+// Every group ends, every step advances within the budget, and no block is leaked or written by two
+// sequences.
 TEST(Scheduler, FinishesEveryGroupOfRandomWorkloadsAndLeaksNoBlock) {
   for (uint32_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     RandomWorkload(seed).Run();
     if (HasFatalFailure()) return;
   }
-  // The workloads do reach what they are for.
+  // The workloads do cover the cases that they are meant for.
   EXPECT_GT(RandomWorkload::num_preemptions, 20u);
   EXPECT_GT(RandomWorkload::num_hits, 100u);
 }

@@ -1,4 +1,5 @@
-// Draws on the device against SampleToken, over settings, vocabularies and shapes of distributions.
+// Sampling on the device against SampleToken, over settings, vocabularies and shapes of
+// distributions.
 #include "rollout_server/engine/cuda/draw/draw_kernel.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +10,6 @@
 #include <limits>
 #include <numeric>
 #include <span>
-#include <string>
 
 #include "rollout_server/engine/sampling/philox.h"
 #include "rollout_server/engine/sampling/sampler.h"
@@ -44,7 +44,7 @@ Outcome Draws(const std::vector<float>& logits, int64_t vocabulary, const std::v
                                    kUntouched);
   const DeviceArray<TopId> top(draws.size() * kMostTop, TopId{.id = -7});
   const DeviceArray<Scored> scored(draws.size());
-  // What stood in the workspace before does not matter.
+  // The contents of the workspace must not matter.
   const DeviceArray<uint8_t> workspace(static_cast<size_t>(DrawWorkspaceBytes(vocabulary, num)),
                                        0xff);
   DrawTokens({.logits = d_logits.data(),
@@ -87,8 +87,8 @@ SamplingParams ParamsOf(const Draw& draw) {
   return params;
 }
 
-// Is `uniform` so near the border between two ids that rounding may choose either? By SampleToken
-// itself, asked for draws a little to the left and to the right.
+// Is `uniform` so near the border between two ids that rounding may choose either? Calls
+// SampleToken with uniforms a little smaller and larger.
 bool NearBorder(const std::vector<float>& row, const SamplingParams& params,
                 const std::vector<int32_t>& forbidden, double uniform, int32_t id) {
   for (const double moved : {uniform - 2e-6, uniform + 2e-6}) {
@@ -191,7 +191,7 @@ TEST(DrawTokens, KeepsTiesAsTheCpuDoes) {
   ExpectSameAsCpu(logits, 300, draws);
 }
 
-// 400 ids take 13 words: a list of more is kept as bits.
+// 400 ids take 13 words, so a longer list is stored as a bit set.
 TEST(DrawTokens, DoesNotDrawWhatBitsForbid) {
   const std::vector<float> logits = Normal(2 * 400, 12);
   const SamplingParams stops = {.stop_token_ids =
@@ -280,7 +280,7 @@ TEST(DrawTokens, DrawTheSameWhetherOrNotTheyTellWhatWasLeft) {
   }
 }
 
-// All ids with one logit, or with two: no bin has few enough of them to be looked at one by one.
+// All ids have one logit, or one of two: every bin has too many ids for the list.
 TEST(DrawTokens, FindTheSameWhereIdsCrowd) {
   for (const float apart : {0.0f, 1e-3f}) {
     SCOPED_TRACE(apart);
@@ -386,7 +386,7 @@ TEST(DrawTokens, ScoreAGivenIdAsTheCpuDoes) {
   }
 }
 
-// So a score is the record's bits.
+// So a score has the bits of the record.
 TEST(DrawTokens, ScoreADrawnIdWithTheBitsOfItsRecord) {
   const std::vector<float> logits = Normal(20000, 33, 2);
   std::vector<Draw> draws = Settings(1);
@@ -399,17 +399,17 @@ TEST(DrawTokens, ScoreADrawnIdWithTheBitsOfItsRecord) {
   }
 }
 
-// Alone a row is shared by several blocks, and in the company of many it has one.
+// A row alone is shared by several thread blocks; among many rows it has one.
 TEST(DrawTokens, GiveTheSameBitsHoweverManyBlocksShareARow) {
   constexpr int64_t kVocabulary = 9000;
   const std::vector<float> logits = Normal(kVocabulary, 41, 2);
   const std::vector<Draw> few = Settings(1);
   std::vector<Draw> many;
   while (many.size() < 200) many.insert(many.end(), few.begin(), few.end());
-  const std::vector<Drawn> company = DrawAll(logits, kVocabulary, many);
+  const std::vector<Drawn> together = DrawAll(logits, kVocabulary, many);
   for (size_t i = 0; i < few.size(); ++i) {
     const std::vector<Drawn> alone = DrawAll(logits, kVocabulary, {few[i]});
-    EXPECT_EQ(std::memcmp(&alone[0], &company[i], sizeof(Drawn)), 0) << i;
+    EXPECT_EQ(std::memcmp(&alone[0], &together[i], sizeof(Drawn)), 0) << i;
   }
 }
 

@@ -75,7 +75,7 @@ TEST(StepInputs, LeaveShorterRunsToPagedAttention) {
   EXPECT_EQ(step.ranges[2].count, 2);
 }
 
-// What flash attention gathers of contexts is bounded: 18 + 2 tokens are over 19.
+// The tokens that flash attention gathers are bounded: 18 + 2 tokens are more than 19.
 TEST(StepInputs, CutFlashRunsIntoRangesOfBoundedContexts) {
   const StepExample example;
   const StepInputs step = LayOut(example.inputs, 2, /*most_gathered=*/19);
@@ -89,7 +89,7 @@ TEST(StepInputs, CutFlashRunsIntoRangesOfBoundedContexts) {
   EXPECT_THAT(step.ranges[2].query_ends, ElementsAre(0, 2));
   EXPECT_THAT(step.ranges[2].key_ends, ElementsAre(0, 2));
   EXPECT_EQ(step.ranges[2].longest_key, 2);
-  // A single context over the bound goes as one all the same.
+  // A single context over the bound is still one range.
   EXPECT_EQ(LayOut(example.inputs, 2, /*most_gathered=*/5).ranges.size(), 3u);
 }
 

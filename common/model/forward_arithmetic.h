@@ -1,5 +1,5 @@
-// SitePrecision, KvQuantisation: how many significand bits are kept at each place where inference
-// engines differ in precision. Ablation steps and injected faults (engine_faults.h) set them. Pure.
+// ForwardArithmetic: how many significand bits a forward keeps at each place where inference engines
+// differ in precision. Ablation steps and injected faults (engine_faults.h) set it. Pure.
 #pragma once
 
 #include <bit>
@@ -56,6 +56,14 @@ struct KvQuantisation {
   int64_t from_position = 0;
 
   friend bool operator==(const KvQuantisation&, const KvQuantisation&) = default;
+};
+
+// How a forward rounds beyond what its dtype does; by default nowhere.
+struct ForwardArithmetic {
+  SitePrecision precision;
+  KvQuantisation kv_quantisation;
+
+  friend bool operator==(const ForwardArithmetic&, const ForwardArithmetic&) = default;
 };
 
 }  // namespace tandem::rollout

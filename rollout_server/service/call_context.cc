@@ -1,9 +1,19 @@
-#include "rollout_server/service/peer_host.h"
+#include "rollout_server/service/call_context.h"
+
+#include <cmath>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 
 namespace tandem::rollout {
+
+absl::StatusCode CalledOff(double seconds_given, double seconds_left) {
+  constexpr double kTransitSeconds = 0.1;
+  return std::isfinite(seconds_given) &&
+                 seconds_left <= seconds_given * (kTimeoutRounding - 1) + kTransitSeconds
+             ? absl::StatusCode::kDeadlineExceeded
+             : absl::StatusCode::kCancelled;
+}
 
 std::string PeerHost(const std::string& peer) {
   if (absl::StartsWith(peer, "unix:")) return "127.0.0.1";

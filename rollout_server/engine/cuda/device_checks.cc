@@ -1,11 +1,16 @@
-#include "rollout_server/engine/cuda/device_invariance.h"
+#include "rollout_server/engine/cuda/device_checks.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 #include <utility>
 #include <vector>
@@ -16,12 +21,11 @@
 #include "rollout_server/engine/cuda/device_ops.h"
 #include "rollout_server/engine/cuda/draw/draw_kernel.h"
 #include "rollout_server/engine/cuda/rows_alone.h"
+#include "rollout_server/engine/cuda/step/memory_plan.h"
 
-namespace tandem::rollout {
+namespace tandem::rollout::cuda {
 namespace {
 
-using cuda::CurrentStream;
-using cuda::On;
 using tandem::cuda::Element;
 
 constexpr int64_t kProductRows = 70;      // more than one tile of either shape
@@ -64,19 +68,19 @@ const void* Row(const at::Tensor& matrix, int64_t row, int64_t width) {
 absl::Status CheckProduct(int64_t inner, int64_t outer, Element element) {
   const at::Tensor x = Normal(kProductRows * inner, 1, TypeOf(element));
   const at::Tensor weight = Normal(outer * inner, 2, TypeOf(element));
-  return cuda::CheckRowsAlone(absl::StrCat("a product over ", inner, " inputs"), kProductRows,
-                              [&](int64_t first, int64_t count) {
-                                at::Tensor out = at::empty({count, outer}, On(at::kFloat));
-                                tandem::cuda::RunMatmul({.x = Row(x, first, inner),
-                                                         .weight = weight.const_data_ptr(),
-                                                         .element = element,
-                                                         .rows = count,
-                                                         .inner = inner,
-                                                         .outer = outer,
-                                                         .out = out.data_ptr<float>()},
-                                                        CurrentStream());
-                                return BytesOf(out);
-                              });
+  return CheckRowsAlone(absl::StrCat("a product over ", inner, " inputs"), kProductRows,
+                        [&](int64_t first, int64_t count) {
+                          at::Tensor out = at::empty({count, outer}, On(at::kFloat));
+                          tandem::cuda::RunMatmul({.x = Row(x, first, inner),
+                                                   .weight = weight.const_data_ptr(),
+                                                   .element = element,
+                                                   .rows = count,
+                                                   .inner = inner,
+                                                   .outer = outer,
+                                                   .out = out.data_ptr<float>()},
+                                                  CurrentStream());
+                          return BytesOf(out);
+                        });
 }
 
 absl::Status CheckNorm(const ModelConfig& config, Element element) {
@@ -84,7 +88,7 @@ absl::Status CheckNorm(const ModelConfig& config, Element element) {
   const int64_t width = config.hidden_size;
   const at::Tensor hidden = Normal(kRows * width, 3, at::kFloat);
   const at::Tensor weight = Normal(width, 4, at::kFloat);
-  return cuda::CheckRowsAlone(
+  return CheckRowsAlone(
       absl::StrCat("a norm over ", width), kRows, [&](int64_t first, int64_t count) {
         at::Tensor out = at::empty({count, width}, On(TypeOf(element)));
         tandem::cuda::RunAddNorm({.hidden = hidden.data_ptr<float>() + first * width,
@@ -99,7 +103,7 @@ absl::Status CheckNorm(const ModelConfig& config, Element element) {
       });
 }
 
-// Contexts that end before, at and behind the border of a chunk, over blocks in a falling order.
+// With contexts that end before, at and after the border of a chunk, and blocks in falling order.
 absl::Status CheckAttention(const ModelConfig& config, Element element) {
   constexpr int64_t kChunk = tandem::cuda::kAttentionChunk, kBlocks = 3 * kChunk / kKvBlockTokens;
   std::vector<int32_t> contexts = {1, 16, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + 40};
@@ -113,7 +117,7 @@ absl::Status CheckAttention(const ModelConfig& config, Element element) {
                    values = Normal(cache, 6, TypeOf(element));
   const at::Tensor queries = Normal(rows * width, 7, at::kFloat);
   const at::Tensor tables = Copied(table), of_rows = Copied(sequences), ends = Copied(contexts);
-  return cuda::CheckRowsAlone("attention", rows, [&](int64_t first, int64_t count) {
+  return CheckRowsAlone("attention", rows, [&](int64_t first, int64_t count) {
     const int64_t longest =
         *std::max_element(contexts.begin() + first, contexts.begin() + first + count);
     at::Tensor scratch = at::empty(
@@ -144,27 +148,42 @@ absl::Status CheckAttention(const ModelConfig& config, Element element) {
 absl::Status CheckDraws(const ModelConfig& config) {
   constexpr int64_t kRows = 4;
   const at::Tensor logits = Normal(kRows * config.vocab_size, 8, at::kFloat);
-  std::vector<cuda::Draw> draws(kRows);
+  std::vector<Draw> draws(kRows);
   for (int32_t i = 0; i < kRows; ++i) {
     draws[i] = {.seed = 9, .index = static_cast<uint32_t>(i), .position = 3, .row = i};
     draws[i].temperature = 0.8f;
     draws[i].top_p = i % 2 == 0 ? 1.0f : 0.9f;
   }
   const at::Tensor tasks = Copied(draws);
-  return cuda::CheckRowsAlone("a draw", kRows, [&](int64_t first, int64_t count) {
-    std::vector<cuda::Drawn> empty(static_cast<size_t>(count));
+  return CheckRowsAlone("a draw", kRows, [&](int64_t first, int64_t count) {
+    std::vector<Drawn> empty(static_cast<size_t>(count));
     at::Tensor drawn = Copied(empty);
     const at::Tensor workspace =
-        at::empty({cuda::DrawWorkspaceBytes(config.vocab_size, count)}, On(at::kByte));
-    cuda::DrawTokens({.logits = logits.const_data_ptr<float>(),
-                      .vocabulary = config.vocab_size,
-                      .draws = static_cast<const cuda::Draw*>(tasks.const_data_ptr()) + first,
-                      .num_draws = count,
-                      .drawn = static_cast<cuda::Drawn*>(drawn.data_ptr()),
-                      .workspace = workspace.data_ptr()},
-                     CurrentStream());
+        at::empty({DrawWorkspaceBytes(config.vocab_size, count)}, On(at::kByte));
+    DrawTokens({.logits = logits.const_data_ptr<float>(),
+                .vocabulary = config.vocab_size,
+                .draws = static_cast<const Draw*>(tasks.const_data_ptr()) + first,
+                .num_draws = count,
+                .drawn = static_cast<Drawn*>(drawn.data_ptr()),
+                .workspace = workspace.data_ptr()},
+               CurrentStream());
     return BytesOf(drawn);
   });
+}
+
+// Seconds of the fastest of five runs of `work`, which runs on the stream.
+template <typename Work>
+double Fastest(const c10::Stream& stream, const Work& work) {
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    Wait(stream);
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    Wait(stream);
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return best;
 }
 
 }  // namespace
@@ -186,4 +205,23 @@ absl::Status CheckDeviceInvariance(const ModelConfig& config, Element element) {
   return absl::OkStatus();
 }
 
-}  // namespace tandem::rollout
+MachineLimits MeasureLimits(const c10::Stream& stream) {
+  const c10::InferenceMode inference;
+  const c10::StreamGuard on_stream(stream);
+  constexpr int64_t kSide = 4096;
+  MachineLimits limits;
+  {
+    at::Tensor from = at::zeros({kMeasuredBytes}, On(at::kByte));
+    at::Tensor to = at::zeros({kMeasuredBytes}, On(at::kByte));
+    // A copy reads and writes each byte.
+    limits.read_bytes_per_second = 2.0 * kMeasuredBytes / Fastest(stream, [&] { to.copy_(from); });
+  }
+  const double flops = 2.0 * kSide * kSide * kSide;
+  const at::Tensor floats = at::randn({kSide, kSide}, On(at::kFloat)),
+                   halves = floats.to(at::kBFloat16);
+  limits.flops_per_second = flops / Fastest(stream, [&] { at::mm(floats, floats); });
+  limits.bf16_flops_per_second = flops / Fastest(stream, [&] { at::mm(halves, halves); });
+  return limits;
+}
+
+}  // namespace tandem::rollout::cuda

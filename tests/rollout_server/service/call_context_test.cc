@@ -1,4 +1,4 @@
-#include "rollout_server/service/peer_host.h"
+#include "rollout_server/service/call_context.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,8 @@
-#include "rollout_server/engine/sampling/append_token.h"
+#include "rollout_server/engine/sampling/completion.h"
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace tandem::rollout {
 
@@ -30,6 +31,16 @@ void AppendToken(Sequence& sequence, SampledToken token, WeightVersion version, 
     c.version_spans.push_back({version, 0});
   }
   ++c.version_spans.back().num_tokens;
+}
+
+absl::StatusOr<std::string> CompletionText(const Tokenizer& tokenizer,
+                                           std::span<const int32_t> token_ids) {
+  std::vector<int32_t> known;
+  known.reserve(token_ids.size());
+  for (int32_t id : token_ids) {
+    if (id < tokenizer.vocab_size()) known.push_back(id);
+  }
+  return tokenizer.Decode(known, /*skip_special_tokens=*/false);
 }
 
 }  // namespace tandem::rollout

@@ -1,4 +1,4 @@
-#include "rollout_server/engine/forward/kv_memory.h"
+#include "rollout_server/engine/kv_capacity.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,27 @@
+// A completion as it grows: AppendToken adds a sampled token, CompletionText decodes its ids.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/weight_version.h"
+#include "common/tokenizer/tokenizer.h"
+#include "rollout_server/engine/sampling/sampler.h"
+#include "rollout_server/engine/schedule/sequence.h"
+
+namespace tandem::rollout {
+
+// Appends a token and its record to the sequence's completion. `version`: of the weights that
+// sampled it. `batch_size`: rows sampled in the step. `now`: monotonic seconds, the same for all
+// tokens of a step.
+void AppendToken(Sequence& sequence, SampledToken token, WeightVersion version, int32_t batch_size,
+                 double now);
+
+// Ids as text, special tokens shown. Ids past the tokenizer's vocabulary (padding rows of the
+// embedding, as in Qwen2) can be sampled; they have no text. Thread-safe.
+absl::StatusOr<std::string> CompletionText(const Tokenizer& tokenizer,
+                                           std::span<const int32_t> token_ids);
+
+}  // namespace tandem::rollout
