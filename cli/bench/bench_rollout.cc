@@ -2,7 +2,6 @@
 // machine's limits and, with --peer, with other engines on the same work. Also adds `tandem bench`.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>

@@ -1,8 +1,6 @@
 // tandem bench serve: measures what callers of a running rollout server see under load.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench/serve_load.h"

@@ -2,12 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench/bench.h"

@@ -1,7 +1,6 @@
 // tandem drift replay: one capture under every correction.
 #include <CLI/CLI.hpp>
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "cli/drift/capture_flags.h"

@@ -1,7 +1,6 @@
 #include "cli/report/run_data.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <set>

@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <optional>
 #include <random>
 #include <utility>
 

@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "cli/io/shared_flags.h"

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"

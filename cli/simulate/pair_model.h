@@ -17,7 +17,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"

@@ -2,7 +2,6 @@
 // the rollout server's engine in this process.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

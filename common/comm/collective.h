@@ -9,11 +9,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

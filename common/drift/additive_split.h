@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "common/capture/token_record.h"
 #include "common/statistics/cluster_bootstrap.h"

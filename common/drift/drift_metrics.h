@@ -3,8 +3,6 @@
 // the trainer's step metrics and by the drift lab. Pure functions over plain spans.
 #pragma once
 
-#include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -6,7 +6,6 @@
 // sampling. docs/metrics.md derives the calibration test.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>

@@ -12,7 +12,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstddef>
 #include <functional>
 #include <string>
 #include <utility>

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <set>
-#include <system_error>
 
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"

@@ -19,7 +19,6 @@
 // precedence over the address that a launcher implies.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>

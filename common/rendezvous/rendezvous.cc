@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
 #include <random>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

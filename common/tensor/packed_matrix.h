@@ -16,7 +16,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "common/tensor/aligned_buffer.h"
 #include "common/tensor/instruction_set.h"

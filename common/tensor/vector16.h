@@ -7,8 +7,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 
 #define TANDEM_INLINE __attribute__((always_inline)) inline
 

@@ -1,7 +1,6 @@
 #include "common/tokenizer/tokenizer.h"
 
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

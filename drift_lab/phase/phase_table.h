@@ -4,7 +4,6 @@
 #pragma once
 
 #include <span>
-#include <string>
 #include <vector>
 
 #include "drift_lab/phase/cells.h"

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include <ostream>
 #include <string>
 
 #include "absl/status/status.h"

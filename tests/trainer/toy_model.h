@@ -2,7 +2,6 @@
 // trainer's numerics.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <random>

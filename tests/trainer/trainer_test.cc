@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <functional>
 #include <set>
-#include <sstream>
 #include <string>
 
 #include "common/base/exit_codes.h"

@@ -3,7 +3,6 @@
 // sampled; trainer.cc calls it.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "trainer/experience/group_check.h"
 
 #include <algorithm>
-#include <span>
 #include <string>
 
 #include "absl/strings/str_cat.h"

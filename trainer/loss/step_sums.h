@@ -10,9 +10,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
-#include <vector>
-
 #include "absl/status/status.h"
 #include "common/comm/rank_reducer.h"
 #include "common/offpolicy/correction.h"

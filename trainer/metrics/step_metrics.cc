@@ -1,7 +1,6 @@
 #include "trainer/metrics/step_metrics.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "common/statistics/sample_statistics.h"
 #include "trainer/experience/advantages.h"

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/clock.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"

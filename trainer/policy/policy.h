@@ -9,10 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <optional>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"

@@ -1,6 +1,5 @@
 #include "trainer/run/capture_writer.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>

@@ -8,7 +8,6 @@
 
 #include <fstream>
 #include <string>
-#include <vector>
 
 #include "common/files/file_system.h"
 #include "tests/support/status_matchers.h"

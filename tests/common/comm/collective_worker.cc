@@ -20,7 +20,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 

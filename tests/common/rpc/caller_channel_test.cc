@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <string>
 
 #include "common/rpc/caller_channel.h"
 #include "tests/support/health_call.h"

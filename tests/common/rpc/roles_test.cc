@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 
-#include <algorithm>
 #include <set>
 #include <string>
 

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstring>
 #include <set>
-#include <span>
 
 #include "common/model/safetensors.h"
 #include "tests/support/status_matchers.h"

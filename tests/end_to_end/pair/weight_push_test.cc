@@ -7,7 +7,6 @@
 #include <cstring>
 #include <memory>
 #include <ostream>
-#include <random>
 #include <string>
 #include <vector>
 

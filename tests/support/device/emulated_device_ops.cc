@@ -10,7 +10,6 @@
 #include <ATen/ops/softmax.h>
 
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "tests/support/device/emulated_device_ops.h"

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <numeric>
 
 #include "tests/support/status_matchers.h"
 #include "tests/trainer/scored_groups.h"

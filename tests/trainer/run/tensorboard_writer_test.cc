@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <limits>
 
 #include "tests/support/status_matchers.h"

@@ -1,7 +1,5 @@
 #include "trainer/policy/cpu/layer_kernels.h"
 
-#include <cmath>
-
 #include "trainer/policy/cpu/vector_math.h"
 
 namespace tandem::trainer {

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <array>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

@@ -4,7 +4,6 @@
 #include <ATen/TensorOperators.h>
 
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include "common/tensor/bf16_rounding.h"
