@@ -1,9 +1,11 @@
 """Limits of size in lines (files 600, headers 200, functions 80, main.cc 100), and names of files."""
+import collections
 import re
 
 from source_tree import SOURCE_FOLDERS, files, name, strip_comments_and_strings
 
 FILE_LINES, HEADER_LINES, FUNCTION_LINES, MAIN_LINES = 600, 200, 80, 100
+FOLDER_SOURCES = 20
 BANNED_STEMS = {"util", "utils", "helper", "helpers", "common", "misc", "types", "tools"}
 NOT_A_FUNCTION = re.compile(r"^\s*(namespace|extern|class|struct|union|enum)\b|=\s*$")
 
@@ -61,6 +63,14 @@ def test_files_and_headers_stay_within_their_budget():
         limit = MAIN_LINES if path.name == "main.cc" else limit
         if line_count(path) > limit:
             over.append(f"{name(path)}: {line_count(path)} lines, at most {limit}")
+    assert not over, "\n".join(over)
+
+
+def test_folders_hold_at_most_twenty_sources():
+    counts = collections.Counter(path.parent for path in files([*FOLDERS, "tests", "proto", "deploy", "docs"],
+                                                               {".h", ".cc", ".py", ".rs", ".cu", ".proto"}))
+    over = [f"{name(folder)}: {count} sources, at most {FOLDER_SOURCES}"
+            for folder, count in counts.items() if count > FOLDER_SOURCES]
     assert not over, "\n".join(over)
 
 
