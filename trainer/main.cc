@@ -9,6 +9,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/version.h"
 #include "common/options/command_line.h"
+#include "common/process/memory.h"
 #include "common/process/thread_team.h"
 #include "trainer/run_trainer.h"
 
@@ -70,6 +71,7 @@ int Main(int argc, char** argv) {
   if (!progress.empty()) {
     context.progress = [](const std::string& line) { std::cout << line << std::endl; };
   }
+  if (options.learner.device == Device::kCpu) KeepFreedMemory();
   return RunTrainer(std::move(options), std::move(context));
 }
 

@@ -119,7 +119,6 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   const auto ranks = ProcessGroup::Join(*self, options.ranks, options.learner.device,
                                         options.run_name, context.resolved_config);
   if (!ranks.ok()) return Fail(ranks.status(), ExitCodeOf(ranks.status()));
-  if (options.learner.device == Device::kCpu) KeepFreedMemory();
   auto learner = CreatePolicyLearner({.model_directory = options.model,
                                       .options = options.learner,
                                       .advantage = options.advantage,

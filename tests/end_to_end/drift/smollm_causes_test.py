@@ -35,10 +35,10 @@ def test_a_healthy_bf16_server_is_split_over_cast_body_kv_and_head_in_shares_tha
     assert not result["verdict"]["open"], table
 
 
-@pytest.mark.parametrize("dial, amount", [("temperature", 0.9), ("top_p", 0.95)])
-def test_an_undisclosed_transform_is_named_with_its_setting(tmp_path, dial, amount):
-    table, result = attribute(tmp_path, inject={dial: amount})
-    strength = named(result)[dial]["strength"]
+@pytest.mark.parametrize("parameter, amount", [("temperature", 0.9), ("top_p", 0.95)])
+def test_an_undisclosed_transform_is_named_with_its_setting(tmp_path, parameter, amount):
+    table, result = attribute(tmp_path, inject={parameter: amount})
+    strength = named(result)[parameter]["strength"]
     assert strength["value"] == pytest.approx(amount, abs=1e-3), table
     assert result["record"]["explained"], table
 
