@@ -60,8 +60,7 @@ struct TrainStepSetup {
   // trained on when options.loss.kl_coefficient > 0.
   std::vector<HostTensor> reference_weights;
   // The collectives of the ranks that make the step together, each with the same setup, options and
-  // groups. They
-  // must outlive the step.
+  // groups. They must outlive the step.
   RankCollectives collectives;
   BucketOptions buckets;
   bool checkpoint_activations = false;  // Policy::CheckpointActivations
@@ -87,8 +86,8 @@ class TrainStep {
   absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups,
                                  WeightVersion version = {});
 
-  // All ranks call each of the methods below in the same order, but for OwnMasters, HeldMasters and
-  // the numbers; UNAVAILABLE where another rank is lost.
+  // All ranks call the methods below in the same order, except OwnMasters, HeldMasters and the
+  // getters of numbers, which a rank may call alone. UNAVAILABLE where another rank is lost.
 
   // Log-probs of the completions that are not masked, at the temperature of the trained policy and
   // over the supports they carry, under the live weights. Nothing changes.

@@ -1,6 +1,9 @@
 // The subcommands of `tandem`. Each Add... function declares one on `app` with its flags. If the
 // command line names the command, parsing stores its work in `chosen`, and RunTandem runs it after
 // all flags have been checked. The work returns the exit code (common/base/exit_codes.h).
+//
+// To add a command: write AddXCommand in a file of its folder, declare it below, call it in
+// AddCommands (cli/commands.cc), and name the file in `commands` of cli/CMakeLists.txt.
 #pragma once
 
 #include <functional>

@@ -1,15 +1,16 @@
 // RolloutClient: asks rollout servers for groups and hands the finished ones back (stages 1-3).
 // Many servers, several groups in flight at each, every call with a deadline. A call that fails is
 // made again: at the same server it joins the running group, at another it starts anew with the
-// same seed. A call that a busy server turned away (common/rpc/refusal.h) waits as long as it says
-// and is made again without end: that is no failure, of the server or of the group. One that is too
-// large is given up at once.
+// same seed. A group that is bound to one server (deterministic runs) waits for that server. A call
+// that a busy server refused (common/rpc/refusal.h) is made again after the time that the server
+// names, as often as needed: such a refusal is no failure. A group that is too large is given up at
+// once.
 //
 // A server is `lost` (a call failed), then reachable but `behind` (its weights are not proven),
 // then `ready`. Groups go to ready servers only. The trainer pushes weights to those that are
 // behind and calls MarkReady; a lost server that comes back with the weights it was marked with is
-// ready at once. A server that answers while its engine hangs stays lost until the engine moves:
-// what it says about its weights is true and of no use.
+// ready at once. A server that answers while its engine hangs stays lost until the engine moves,
+// even if its weights are the right ones.
 //
 // Servers may be added and retired while it runs (delivery.h); each keeps its number (server_pool.h).
 //
@@ -93,8 +94,8 @@ class RolloutClient {
 
   // Queues a group. With `server`, only that one may run it (deterministic runs). Each call made
   // for it is a span under `trace`, and names itself to the server. Admission batches are submitted
-  // in the order of their ids; a group of one that was begun at a server that started over since is
-  // asked for without it.
+  // in the order of their ids. If a server has started over since a batch was begun there, groups of
+  // that batch are asked for without it.
   void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer,
               const TraceParent& trace = {});
 

@@ -1,7 +1,12 @@
-// Checkpoints of a run: step_N directories that are there whole or not at all. Written to a
-// temporary directory, every file synced, a manifest with digests last in it, then renamed, then
-// LATEST. Each is also a Hugging Face directory (config and tokenizer files are copied in). Used by
-// trainer.cc.
+// Checkpoints of a run: step_N directories that are there whole or not at all. Used by
+// Checkpointer.
+//
+// A checkpoint holds model.safetensors (fp32 masters), optimizer.safetensors (moments), state.json
+// (step, trained frontier, run id, prompt order, identity) and copies of the config and tokenizer
+// files, so that it is a Hugging Face directory too. They are written in this order to a temporary
+// directory, each synced, and after them manifest.json with the size and digest of each. Then the
+// directory is renamed, and LATEST is written. A crash at any point leaves the checkpoints that were
+// there, because a directory without a fitting manifest is not taken for one.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +68,9 @@ struct LoadedCheckpoint {
   std::vector<std::string> refused;  // newer ones that were damaged, with why
 };
 
-// The newest checkpoint that is whole, whatever LATEST says. First it gives a checkpoint its name
-// back whose replacement a crash interrupted, so only the run that owns `directory` may call this.
+// Loads the newest checkpoint that is whole, whatever LATEST says. Where a crash interrupted the
+// replacement of a checkpoint, the one before gets its name back first. So only the run that owns
+// `directory` may call this.
 //   NOT_FOUND  none is there
 //   DATA_LOSS  all are damaged (each named)
 //   FAILED_PRECONDITION as above

@@ -76,8 +76,8 @@ struct CastWeights {
 
 class WeightCaster {
  public:
-  // Casts F32 `masters` to kF32 (a copy) or kBF16, and remembers both for the next call's sums. The
-  // nearest cast is what a server makes of a directory at load; version 0 is made by it.
+  // Casts F32 `masters` to kF32 (a copy) or kBF16, and remembers both for the next call's sums.
+  // Version 0 is cast to nearest, because a server that loads a model directory rounds it so.
   //   INVALID_ARGUMENT  another dtype, or other tensors than the call before
   absl::StatusOr<CastParts> Cast(std::span<const TensorPart> masters, DType dtype,
                                  Rounding rounding);

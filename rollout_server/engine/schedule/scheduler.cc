@@ -320,7 +320,8 @@ void Scheduler::FindPrefix(Cached& kv, int64_t num_tokens, const TokenAt& token_
   }
 }
 
-// Names the blocks that have become full, unless the weights changed since its first token.
+// Names the blocks of the sequence that have become full, unless the weights changed since its first
+// token was computed.
 template <typename TokenAt>
 void Scheduler::PublishFull(Cached& kv, const TokenAt& token_at) {
   if (!limits_.prefix_cache || kv.generation != generation_) return;

@@ -10,9 +10,10 @@
 // decodable together. A member that writes into a shared block gets a copy of it first. Full blocks
 // can be found again by later prompts and by preempted members (kv_block_pool.h).
 //
-// Invariant: the oldest group always advances, so every group ends. When no block is left, the
-// youngest group gives some back: its member with the fewest tokens loses its KV, and is computed
-// again before any new group is admitted. The oldest group alone always fits.
+// Invariant: the oldest group always advances, so every group ends. When no block is left, blocks
+// lent to scores come back first; then the youngest group gives some back: its member with the
+// fewest tokens loses its KV (its prompt, where no member has any), and is computed again before any
+// new group is admitted. The oldest group alone always fits.
 #pragma once
 
 #include <algorithm>
