@@ -23,7 +23,7 @@ TEST(RecordHypothesisTest, TransformsAreThoseClaimedMadeTighterNeverLooser) {
   EXPECT_FLOAT_EQ(options.top_p, 0.9f);
   EXPECT_EQ(options.top_k, 20);
   EXPECT_FLOAT_EQ(options.min_p, 0.1f);
-  EXPECT_EQ(options.precision.kv_bits, 8);
+  EXPECT_EQ(options.arithmetic.precision.kv_bits, 8);
   EXPECT_EQ(RecordHypothesis().Transforms(claims).top_k, 40);
 }
 
