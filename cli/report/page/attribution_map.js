@@ -52,8 +52,8 @@ class HeatMap {
   draw() {
     const {map} = attribution;
     this.rows = [...map.rows].sort(mapOrders[this.order][1]);
-    const width = this.canvas.parentElement ? this.canvas.parentElement.clientWidth : 600;
-    this.wide = Math.max(4, Math.min(48, Math.floor(width / Math.max(1, map.columns))));
+    const available = this.canvas.parentElement ? this.canvas.parentElement.clientWidth : 600;
+    this.wide = Math.max(4, Math.min(48, Math.floor(available / Math.max(1, map.columns))));
     this.high = this.rows.length > 120 ? 5 : this.rows.length > 48 ? 8 : 14;
     const width = this.wide * map.columns, height = this.high * this.rows.length;
     this.scale = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(width, height, 1));  // canvases have a largest size
