@@ -25,7 +25,7 @@ struct SamplerCandidate {
 };
 
 struct SamplerDiagnosis {
-  // Of the calibration test of the samples under the claimed distribution:
+  // The statistic of the calibration test of the samples under the claimed distribution:
   // sum(-log p - H) / sqrt(sum Var).
   double z = 0;
   std::vector<SamplerCandidate> candidates;  // likeliest first; empty if nothing looked wrong
