@@ -1,10 +1,10 @@
 #include "cli/run/progress_view.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <span>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cli/io/live_line.h"
 #include "common/base/printable.h"
 #include "common/statistics/sample_statistics.h"
@@ -44,7 +44,7 @@ double RunSummary::LastRewards() const {
 
 std::string RunSummary::AlertsLine() const {
   const std::string names = Counted(alerts);
-  return names.empty() ? "" : absl::StrCat("alerts: ", names, " (see docs/runbook.md)\n");
+  return names.empty() ? "" : absl::StrCat("alerts: ", names, " (see docs/observability.md)\n");
 }
 
 std::string RunSummary::RestartsLine() const {
@@ -70,7 +70,6 @@ bool ProgressView::Take(std::string_view text) {
 bool ProgressView::TakeStep(const nlohmann::json& line) {
   const int64_t step = static_cast<int64_t>(NumberOf(line, "step", 0));
   std::string out;
-  char part[200];
   if (line.contains("reward/mean")) {
     last_step_ = step;
     const double reward = NumberOf(line, "reward/mean", 0);
@@ -79,21 +78,17 @@ bool ProgressView::TakeStep(const nlohmann::json& line) {
     seconds_per_step_ = seconds_per_step_ > 0 ? 0.7 * seconds_per_step_ + 0.3 * seconds : seconds;
     const double left =
         seconds_per_step_ * static_cast<double>(std::max<int64_t>(0, num_steps_ - step));
-    std::snprintf(part, sizeof(part), "reward %.3f  %5.0f tok/s  drift %.1e  ETA ", reward,
-                  NumberOf(line, "throughput/sampled_tokens_per_s", 0),
-                  NumberOf(line, "drift/mean_abs_delta", 0));
-    numbers_ = "  " + (part + ShortDuration(left));
-    std::snprintf(part, sizeof(part), "step %3lld/%lld", static_cast<long long>(step),
-                  static_cast<long long>(num_steps_));
-    out = part + numbers_;
+    numbers_ = absl::StrFormat("  reward %.3f  %5.0f tok/s  drift %.1e  ETA %s", reward,
+                               NumberOf(line, "throughput/sampled_tokens_per_s", 0),
+                               NumberOf(line, "drift/mean_abs_delta", 0), ShortDuration(left));
+    out = absl::StrFormat("step %3d/%d%s", step, num_steps_, numbers_);
   }
   const double greedy = NumberOf(line, "eval/greedy_share_correct", -1);
   if (greedy >= 0) {
     if (summary_.first_greedy < 0) summary_.first_greedy = greedy;
     summary_.last_greedy = greedy;
-    std::snprintf(part, sizeof(part), "%sheld out, greedy: %.2f correct", out.empty() ? "" : "  ",
-                  greedy);
-    out += part;
+    absl::StrAppendFormat(&out, "%sheld out, greedy: %.2f correct", out.empty() ? "" : "  ",
+                          greedy);
   }
   text_ = out;
   return true;

@@ -101,7 +101,7 @@ TEST(ProgressViewTest, AnAlertGetsALineWithItsDiagnosisOnce) {
   EXPECT_EQ(view.text(), "alert: ratio is 2.1 (skipped push)");
   EXPECT_FALSE(view.Take(ratio));
   EXPECT_TRUE(view.Take(R"({"kind":"alert","name":"kl","message":"kl is 1"})"));
-  EXPECT_EQ(view.summary().AlertsLine(), "alerts: kl 1x, ratio 2x (see docs/runbook.md)\n");
+  EXPECT_EQ(view.summary().AlertsLine(), "alerts: kl 1x, ratio 2x (see docs/observability.md)\n");
 }
 
 TEST(ProgressViewTest, WhatAServerSaidCannotMoveTheCursor) {

@@ -1,4 +1,4 @@
-"""Alerts, dashboards and runbook are consistent. Needs promtool: deploy/setup/install.sh --observability."""
+"""Alerts, dashboards and their page are consistent. Needs promtool: deploy/setup/install.sh --observability."""
 import json
 import os
 import pathlib
@@ -39,20 +39,20 @@ def test_the_threshold_of_drift_is_the_trainers_own():
                           (SOURCE / "docs" / "configuration.md").read_text(), re.MULTILINE)[1]
     rule = re.search(r"alert: TandemDriftHigh\n +expr: (\w+) > ([\d.]+)$", RULES.read_text(), re.MULTILINE)
     assert rule.groups() == ("tandem_trainer_drift_mean_abs_delta", threshold)
-    assert f"more than {threshold} nats" in (SOURCE / "docs" / "runbook.md").read_text()
+    assert f"more than {threshold} nats" in (SOURCE / "docs" / "observability.md").read_text()
 
 
-def test_every_alert_has_a_paragraph_of_the_runbook_and_names_it():
-    runbook = (SOURCE / "docs" / "runbook.md").read_text()
+def test_every_alert_has_a_section_of_the_page_and_names_it():
+    page = (SOURCE / "docs" / "observability.md").read_text()
     rules = RULES.read_text()
     assert len(alerts()) >= 15
     for alert in alerts():
-        assert f"runbook_url: docs/runbook.md#{alert.lower()}" in rules, alert
-        section = re.search(rf"^## {alert}\n(.*?)(?=^## |\Z)", runbook, re.MULTILINE | re.DOTALL)
-        assert section, f"docs/runbook.md has no section {alert}"
+        assert f"runbook_url: docs/observability.md#{alert.lower()}" in rules, alert
+        section = re.search(rf"^### {alert}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+        assert section, f"docs/observability.md has no section {alert}"
         for part in ("**Means.**", "**First look.**", "**Do.**"):
             assert part in section.group(1), f"{alert}: no {part}"
-    assert set(re.findall(r"^## (Tandem\w+)$", runbook, re.MULTILINE)) == set(alerts())
+    assert set(re.findall(r"^### (Tandem\w+)$", page, re.MULTILINE)) == set(alerts())
 
 
 def test_the_dashboards_are_what_their_script_writes(tmp_path):

@@ -3,7 +3,7 @@
 
 Each file of patches/ is a unified diff (-p1) that starts with these lines:
 
-    Bug: 14                                 number in docs/dev/mutants.md
+    Bug: 14                                 number in docs/dev/verification.md
     Title: proximal log-prob not detached
     Target: policy_loss_test                CMake target of the test program
     Filter: *Bug14*                         gtest filter; must match at least one test
@@ -12,7 +12,7 @@ The tree is copied (tracked files only) to build/mutants/tree and built there, s
 *caught* if its test passes without the patch and fails with it, *survived* if it passes with it, and *stale* if the patch does
 not apply. The exit code is 1 unless all are caught.
 
-    python3 tests/mutants/run_mutants.py [--only 14,19] [--table docs/dev/mutants.md] [--jobs 2]
+    python3 tests/mutants/run_mutants.py [--only 14,19] [--table docs/dev/verification.md] [--jobs 2]
 """
 import argparse
 import pathlib

@@ -1,4 +1,4 @@
-"""docs/dev/mutants.md has the table that tests/mutants/run_mutants.py --table writes: a row per patch, after an introduction."""
+"""docs/dev/verification.md ends with the table that tests/mutants/run_mutants.py --table writes: a row per patch."""
 import os
 import pathlib
 import sys
@@ -10,7 +10,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "mutants"))
 
 import run_mutants  # noqa: E402
 
-PAGE = SOURCE / "docs" / "dev" / "mutants.md"
+PAGE = SOURCE / "docs" / "dev" / "verification.md"
 
 
 def test_the_page_has_a_row_for_each_patch_as_the_program_writes_it():

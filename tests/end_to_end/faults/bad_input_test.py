@@ -1,4 +1,4 @@
-"""The rows of docs/dev/bad_input.md with the real programs: exit code, message, and that nothing is lost."""
+"""The rows of "Bad input" in docs/dev/verification.md with the real programs: exit code, message, and that nothing is lost."""
 import contextlib
 import json
 import os

@@ -52,19 +52,19 @@ TEST(ShownNumbersTest, AlertRulesHaveTheBoundsOfTheTable) {
 TEST(ShownNumbersTest, PagesHaveTheBoundsOfTheTable) {
   const double k3 = Number("drift/k3").high, ess = Number("drift/ess_fraction").low;
   const ShownNumber& weight = Number("drift/mean_w");
-  const std::string runbook = TextOf("docs/runbook.md"), guide = TextOf("docs/mismatch_guide.md");
-  EXPECT_THAT(runbook, HasSubstr(absl::StrCat("more than ", Number("drift/mean_abs_delta").high,
-                                              " nats a token (mean abs(delta))")));
-  EXPECT_THAT(runbook,
+  const std::string alerts = TextOf("docs/observability.md"),
+                    guide = TextOf("docs/mismatch_guide.md");
+  EXPECT_THAT(alerts, HasSubstr(absl::StrCat("more than ", Number("drift/mean_abs_delta").high,
+                                             " nats a token (mean abs(delta))")));
+  EXPECT_THAT(alerts,
               HasSubstr(absl::StrCat("effective sample size of the tokens is below ", ess)));
-  EXPECT_THAT(runbook,
-              HasSubstr(absl::StrCat("weight left [", weight.low, ", ", weight.high, "]")));
+  EXPECT_THAT(alerts, HasSubstr(absl::StrCat("weight left [", weight.low, ", ", weight.high, "]")));
   EXPECT_THAT(guide, HasSubstr("| over 1e-3 on a dense model"));
   EXPECT_EQ(k3, 1e-3) << "as the line above";
   EXPECT_THAT(guide,
               HasSubstr(absl::StrCat("| below ", ess, ". Ask whether it is before the clamp")));
-  EXPECT_THAT(runbook, HasSubstr(absl::StrCat("`drift_guard` ", Number("drift/mean_abs_delta").high,
-                                              " nats")));
+  EXPECT_THAT(alerts, HasSubstr(absl::StrCat("`drift_guard` ", Number("drift/mean_abs_delta").high,
+                                             " nats")));
 }
 
 }  // namespace
