@@ -10,6 +10,10 @@ if(CCACHE)
 endif()
 
 add_library(tandem_flags INTERFACE)
+if(TANDEM_SANITIZER)
+  # Names and lines are all that the reports of sanitizers show. Debug info of variables would make the build slower.
+  target_compile_options(tandem_flags INTERFACE -g1)
+endif()
 # -Wrestrict has a false positive in gcc 12's std::string concatenation (its bug 105651), and
 # -Wmaybe-uninitialized in std::optional and std::variant (its bug 80635).
 target_compile_options(tandem_flags INTERFACE
