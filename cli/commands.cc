@@ -41,32 +41,35 @@ void AddHelpCommand(CLI::App& app, Action& chosen) {
   });
 }
 
+void AddDriftCommand(CLI::App& app, Action& chosen) {
+  CLI::App* drift = app.add_subcommand(
+      "drift",
+      "Measure, explain and provoke training-inference mismatch (drift) between the two engines");
+  drift->require_subcommand(0, 1);
+  AddDriftCaptureCommand(*drift, chosen);
+  AddDriftWhyCommand(*drift, chosen);
+  AddDriftAttributeCommand(*drift, chosen);
+  AddDriftCalibrateCommand(*drift, chosen);
+  AddDriftInjectCommand(*drift, chosen);
+  AddDriftReplayCommand(*drift, chosen);
+  AddDriftPhaseCommand(*drift, chosen);
+  EndHelp(*drift, "", "tandem drift why runs/NAME");
+}
+
 }  // namespace
 
 void AddCommands(CLI::App& app, Action& chosen) {
   app.name("tandem");
   app.require_subcommand(0, 1);
-  AddHelpCommand(app, chosen);
-  AddDemoCommand(app, chosen);
-  AddRunCommand(app, chosen);
-  AddServeCommand(app, chosen);
-  AddTrainCommand(app, chosen);
-  AddRanksCommand(app, chosen);
-  AddRenderCommand(app, chosen);
-  AddStatusCommand(app, chosen);
-  AddCertsCommand(app, chosen);
-  AddLogsCommand(app, chosen);
-  AddReportCommand(app, chosen);
-  AddInitCommand(app, chosen);
-  AddSftCommand(app, chosen);
-  AddEvalCommand(app, chosen);
-  AddExportCommand(app, chosen);
-  AddTokenizeCommand(app, chosen);
-  AddScoreCommand(app, chosen);
-  AddGenerateCommand(app, chosen);
-  AddBenchCommand(app, chosen);
-  AddDriftCommand(app, chosen);
-  AddVersionCommand(app, chosen);
+  for (const auto add :
+       {&AddHelpCommand,   &AddDemoCommand,     &AddRunCommand,    &AddServeCommand,
+        &AddTrainCommand,  &AddRanksCommand,    &AddRenderCommand, &AddStatusCommand,
+        &AddCertsCommand,  &AddLogsCommand,     &AddReportCommand, &AddInitCommand,
+        &AddSftCommand,    &AddEvalCommand,     &AddExportCommand, &AddTokenizeCommand,
+        &AddScoreCommand,  &AddGenerateCommand, &AddBenchCommand,  &AddDriftCommand,
+        &AddVersionCommand}) {
+    add(app, chosen);
+  }
   EndHelp(
       app,
       "Exit codes: 0 done, 1 internal error, 2 wrong flags or configuration, 3 bad model or data,\n"

@@ -18,7 +18,7 @@ namespace {
 int Main(int argc, char** argv) {
   ServerOptions options;
   OptionBinder binder;
-  binder.Section("server", "rollout server", [&](OptionBinder& b) { BindOptions(b, options); });
+  binder.Section("server", "rollout server", options);
   BindInjection(binder, options);
   binder.Ignore("trainer");
   binder.Ignore("launch");

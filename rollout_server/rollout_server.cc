@@ -40,8 +40,8 @@ absl::Status EnableReflection() {
   if (dlopen(TANDEM_GRPC_REFLECTION_LIBRARY, RTLD_NOW | RTLD_GLOBAL) != nullptr) {
     return absl::OkStatus();
   }
-  return absl::NotFoundError(absl::StrCat("server.reflection needs gRPC's ",
-                                          TANDEM_GRPC_REFLECTION_LIBRARY, ": ", dlerror()));
+  return NotFound("server.reflection needs gRPC's ", TANDEM_GRPC_REFLECTION_LIBRARY, ": ",
+                  dlerror());
 }
 
 std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
@@ -89,7 +89,7 @@ struct RolloutServer::Impl {
         model(std::move(loaded.model)),
         observation(shown),
         metrics(observation->metrics(), model.limits),
-        injection_alarm(observation->metrics(), model.injected),
+        injection_alarm(observation->metrics(), DescribeFaults(model.options.faults)),
         ownership(seconds, options.lease_seconds),
         engine(std::move(loaded.engine), seconds),
         groups({[this](std::vector<GroupRequest> wanted) { engine.Submit(std::move(wanted)); },
@@ -124,12 +124,10 @@ struct RolloutServer::Impl {
                   [this](GroupKey key, const absl::Status& why) { groups.OnRejected(key, why); },
                   [this](WeightVersion version) { history.Installed(version); },
                   [this] { groups.KeepWithinMemory(); },
-                  [this](const EngineStats& stats) { OnStats(stats); },
+                  [this](const EngineStats& stats) { metrics.OnStats(stats); },
                   [this](const absl::Status& why) { OnEngineFailure(why); },
                   [this] { groups.OnResumed(); }});
   }
-
-  void OnStats(const EngineStats& stats) { metrics.OnStats(stats); }
 
   // Runs before the callers get the completions, so that a trainer never trains on a completion
   // that the history does not have yet.
@@ -154,7 +152,7 @@ struct RolloutServer::Impl {
   ProbeAnswer Readiness() {
     const std::shared_ptr<const WeightReceiver::Live> live = weights.live();
     return JudgeReadiness({.draining = draining.load(),
-                           .failure = WaitForFailure(std::chrono::milliseconds(0)),
+                           .failure = Failure(),
                            .claim = ownership.claim(),
                            .live = live->version,
                            .live_epoch = live->epoch});
@@ -187,10 +185,9 @@ struct RolloutServer::Impl {
 
   void OnEngineFailure(const absl::Status& why) {
     log::Error("the engine failed", {{"error", std::string(why.message())}});
-    groups.FailAll(absl::InternalError(absl::StrCat("the engine failed: ", why.message())), true);
+    groups.FailAll(Internal("the engine failed: ", why.message()));
     MutexLock lock(&mu);
     failure = why;
-    failed.NotifyAll();
   }
 
   // A pause ends with the ownership of the run that paused, also when its lease runs out: else a
@@ -214,10 +211,9 @@ struct RolloutServer::Impl {
         ->Set(static_cast<double>(absl::ToUnixSeconds(access_control.valid_until())));
   }
 
-  // Waits a moment for the engine to fail; its error if it did.
-  absl::Status WaitForFailure(std::chrono::milliseconds moment) {
+  // The engine's error, if it failed.
+  absl::Status Failure() {
     MutexLock lock(&mu);
-    if (failure.ok()) failed.WaitUntil(&mu, std::chrono::steady_clock::now() + moment);
     return failure;
   }
 
@@ -244,7 +240,6 @@ struct RolloutServer::Impl {
   std::unique_ptr<grpc::Server> server;
 
   Mutex mu;
-  CondVar failed;
   absl::Status failure ABSL_GUARDED_BY(mu);
 };
 
@@ -273,17 +268,17 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
         {{"listen", options.listen}});
   }
   TANDEM_RETURN_IF_ERROR(impl->weights.Reserve());
-  impl->history.Started(impl->model.in_flight, impl->model.digests);
+  impl->history.Started(InFlightName(impl->model.options.in_flight), impl->model.digests);
   impl->StartEngine();
   int port = 0;
   impl->server = Listen(options, impl->access_control,
                         {impl->rollout_service.get(), impl->weight_service.get()}, &port);
   if (!impl->server || port == 0) {
     impl->engine.Stop();
-    return absl::AlreadyExistsError(
-        absl::StrCat("cannot listen on ", options.listen,
-                     ": the port is in use, or the address is not of this machine; choose another "
-                     "--listen (port 0 picks a free one)"));
+    return AlreadyExists(
+        "cannot listen on ", options.listen,
+        ": the port is in use, or the address is not of this machine; choose another "
+        "--listen (port 0 picks a free one)");
   }
   impl->address = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
   impl->history.Listens(impl->address);
@@ -298,7 +293,7 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
 RolloutServer::~RolloutServer() {
   impl_->HideHealth();
   StartDrain();
-  impl_->groups.FailAll(absl::UnavailableError("the server stops"), true);
+  impl_->groups.FailAll(Unavailable("the server stops"));
   impl_->push_seat.Close("the server stops");
   // Every RPC ends now, since groups have failed and commands are answered. The deadline is for
   // slow readers, whose calls are cancelled.
@@ -315,11 +310,11 @@ absl::Status RolloutServer::Run(const StopSignal& stop) {
   while (!stop.WaitFor(kMoment)) {
     impl_->ShowCertificate();
     impl_->EndPauseThatNobodyOwns();
-    TANDEM_RETURN_IF_ERROR(impl_->WaitForFailure(std::chrono::milliseconds(0)));
+    TANDEM_RETURN_IF_ERROR(impl_->Failure());
   }
   log::Info("draining", {{"signal", stop.signal()}});
   Drain();
-  return impl_->WaitForFailure(std::chrono::milliseconds(0));
+  return impl_->Failure();
 }
 
 void RolloutServer::StartDrain() {
@@ -338,8 +333,7 @@ void RolloutServer::Drain() {
     const GroupRegistry::Counts left = impl_->groups.counts();
     log::Warning("groups are cut off by the end of the drain",
                  {{"queued", left.queued}, {"running", left.running}});
-    impl_->groups.FailAll(absl::UnavailableError("the server stopped before the group ended"),
-                          true);
+    impl_->groups.FailAll(Unavailable("the server stopped before the group ended"));
   }
   // Shutdown waits for every call, whatever its deadline, and a push group that forms would hold
   // it.

@@ -18,18 +18,18 @@ absl::Status CheckTransport(const ServerOptions& options) {
   TANDEM_RETURN_IF_ERROR(rpc::CheckTlsOptions(options.tls, "server"));
   const bool secure = !options.tls.directory.empty();
   if (secure && options.insecure_plaintext_open_to_the_network) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "server.insecure_plaintext_open_to_the_network with server.tls: choose one");
   }
   if (secure || options.insecure_plaintext_open_to_the_network || IsLoopback(options.listen)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgument(
       "server.listen is '", options.listen,
       "': without TLS only loopback is served (127.0.0.1, localhost). Name a directory with "
       "tls.crt, "
       "tls.key and ca.crt as server.tls (`tandem certs` makes one for development), or, where the "
-      "network itself keeps everyone else out, say --insecure-plaintext-open-to-the-network"));
+      "network itself keeps everyone else out, say --insecure-plaintext-open-to-the-network");
 }
 
 }  // namespace
@@ -45,8 +45,7 @@ std::string WithHostAndPort(const std::string& listen, std::string host, int por
 
 absl::Status CheckOptions(const ServerOptions& options) {
   if (options.model.empty()) {
-    return absl::InvalidArgumentError(
-        "server.model is empty: name a model directory (--model DIR)");
+    return InvalidArgument("server.model is empty: name a model directory (--model DIR)");
   }
   if (!options.observe_listen.empty()) {
     TANDEM_RETURN_IF_ERROR(CheckObserveAddress("server.observe_listen", options.observe_listen));
@@ -56,14 +55,12 @@ absl::Status CheckOptions(const ServerOptions& options) {
   if (colon == std::string::npos || colon == 0 || absl::StartsWith(options.listen, "unix:") ||
       absl::StartsWith(options.listen, "unix-abstract:") ||
       !absl::SimpleAtoi(options.listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("server.listen is '", options.listen, "', must be HOST:PORT"));
+    return InvalidArgument("server.listen is '", options.listen, "', must be HOST:PORT");
   }
   const int64_t kv_tokens = options.engine.kv_capacity_tokens;
   if (kv_tokens != 0 && kv_tokens < KvBlockPool::kBlockTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("server.engine.kv_capacity_tokens is ", kv_tokens, ", must be at least ",
-                     KvBlockPool::kBlockTokens, ", or 0 for what fits"));
+    return InvalidArgument("server.engine.kv_capacity_tokens is ", kv_tokens, ", must be at least ",
+                           KvBlockPool::kBlockTokens, ", or 0 for what fits");
   }
   return CheckTransport(options);
 }
@@ -126,8 +123,7 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
              "form of a line");
     b.Text("file", &o.log.file, "also append to this file; empty: off");
   });
-  binder.Section("engine", "model, KV cache and scheduler",
-                 [&](OptionBinder& b) { BindOptions(b, o.engine); });
+  binder.Section("engine", "model, KV cache and scheduler", o.engine);
 }
 
 void BindInjection(OptionBinder& binder, ServerOptions& o) {
@@ -135,7 +131,7 @@ void BindInjection(OptionBinder& binder, ServerOptions& o) {
     drift.Section(
         "inject",
         "faults of known size in the rollout server, all off by default (docs/calibration.md)",
-        [&](OptionBinder& b) { BindOptions(b, o.engine.faults); });
+        o.engine.faults);
   });
 }
 

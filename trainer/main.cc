@@ -19,7 +19,7 @@ namespace {
 int Main(int argc, char** argv) {
   TrainerOptions options;
   OptionBinder binder;
-  binder.Section("trainer", "trainer", [&](OptionBinder& b) { BindOptions(b, options); });
+  binder.Section("trainer", "trainer", options);
   for (const char* other : {"server", "launch", "drift"}) binder.Ignore(other);
 
   CLI::App app("Trainer: improves a model with groups sampled by rollout servers.", "trainer");

@@ -91,10 +91,7 @@ class PolicyLearner : public Learner {
                                       WeightVersion version) override {
     if (device_ == Device::kCuda) ResetPeakCudaMemory();
     TANDEM_ASSIGN_OR_RETURN(StepReport report, step_->Run(groups, version));
-    if (device_ == Device::kCuda) {
-      const CudaPeaks peaks = PeakCudaMemory();
-      report.memory.device = DevicePeaks{peaks.allocated, peaks.reserved};
-    }
+    if (device_ == Device::kCuda) report.memory.device = PeakCudaMemory();
     if (!std::exchange(said_memory_, true)) SayMemory(report);
     LearnerReport numbers;
     numbers.skip_reason = report.skip_reason;
@@ -137,7 +134,7 @@ class PolicyLearner : public Learner {
       for (size_t i = 0; i < sums.size(); ++i) *parts.sums.all()[i] = sums[i];
       cast.tensors = step_->Gathered(std::move(parts.tensors), dtype);
     } else {
-      for (HostTensor& tensor : parts.tensors) cast.tensors.push_back(Present(std::move(tensor)));
+      cast.tensors = PresentAll(std::move(parts.tensors));
     }
     cast.on_device = step_->DeviceBuckets(dtype, cast.rounding);
     cast.numbers = parts.sums.Numbers();

@@ -1,5 +1,6 @@
-// PolicyLearner: the Learner of a real run: Policy, TrainStep, AdamW and WeightCaster over one model
-// (stages 4 to 8, and the cast of stage 9). Free of LibTorch in its header. Used by run_trainer.cc.
+// PolicyLearner: the Learner of a real run: Policy, TrainStep, AdamW and WeightCaster over one
+// model (stages 4 to 8, and the cast of stage 9). Free of LibTorch in its header. Used by
+// run_trainer.cc.
 #pragma once
 
 #include <cstdint>

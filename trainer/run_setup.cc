@@ -1,11 +1,15 @@
 #include "trainer/run_setup.h"
 
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clock.h"
@@ -18,10 +22,11 @@
 #include "trainer/experience/group_capture.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/rollouts/server_info.h"
-#include "trainer/run/run_card.h"
 
 namespace tandem::trainer {
 namespace {
+
+using nlohmann::ordered_json;
 
 void WarnOfLongPrompts(const PromptSource* prompts, const char* what) {
   if (prompts == nullptr || prompts->num_dropped() == 0) return;
@@ -35,21 +40,40 @@ absl::Status OpenModelAndPrompts(const TrainerOptions& options, const Learner& l
   TANDEM_ASSIGN_OR_RETURN(inputs->tokenizer, Tokenizer::Load(options.model));
   TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(options.model + "/config.json"));
   TANDEM_ASSIGN_OR_RETURN(
-      RunPrompts prompts,
-      OpenRunPrompts(options.data, options.seed, options.sampling.max_new_tokens,
-                     inputs->model_config, *inputs->tokenizer));
-  inputs->train_prompts = std::move(prompts.train);
-  inputs->eval_prompts = std::move(prompts.eval);
-  WarnOfLongPrompts(inputs->train_prompts.get(), "prompts");
-  WarnOfLongPrompts(inputs->eval_prompts.get(), "held-out prompts");
+      inputs->prompts, OpenRunPrompts(options.data, options.seed, options.sampling.max_new_tokens,
+                                      inputs->model_config, *inputs->tokenizer));
+  WarnOfLongPrompts(inputs->prompts.train.get(), "prompts");
+  WarnOfLongPrompts(inputs->prompts.eval.get(), "held-out prompts");
   inputs->identity = {
       .model = options.model,
       .model_identity = {.model_config_digest = Digest128(std::as_bytes(std::span(config))),
                          .tokenizer_hash = inputs->tokenizer->hash(),
                          .start_digest = learner.StartDigest()},
       .order = {static_cast<uint64_t>(options.seed), options.prompts_per_step,
-                inputs->train_prompts->digest()}};
+                inputs->prompts.train->digest()}};
   return absl::OkStatus();
+}
+
+std::string CpuName() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos)
+      return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+int64_t MemoryGib() {
+  const int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  return (bytes + (int64_t{1} << 29)) >> 30;
+}
+
+// Where the weights of a model directory come from, in one sentence: its SOURCE.txt, which whoever
+// makes the directory may write; empty without one.
+std::string ReadModelSource(const std::string& model_directory) {
+  const auto text = ReadFile(model_directory + "/SOURCE.txt");
+  return text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "";
 }
 
 std::string DtypeName(const LearnerOptions& learner) {
@@ -73,52 +97,58 @@ absl::Status CheckServer(const rollout::v1::GetInfoResponse& info, const Trainer
   TANDEM_RETURN_IF_ERROR(CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
                                              learner.kernels()));
   if (info.tokenizer_hash() == tokenizer.hash()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("it serves a model with another tokenizer (", info.tokenizer_hash(),
-                   ", the trainer's is ", tokenizer.hash(), "): start it with ", options.model));
+  return InvalidArgument("it serves a model with another tokenizer (", info.tokenizer_hash(),
+                         ", the trainer's is ", tokenizer.hash(), "): start it with ",
+                         options.model);
 }
 
 std::string DescribeRun(const RunParts& run) {
   const auto& [options, inputs, state, learner, client, publisher] = run;
-  RunCard card = {
-      .run_id = state.run_id,
-      .started_at = Rfc3339Now(),
-      .seed = static_cast<uint64_t>(options.seed),
-      .deterministic = options.deterministic,
-      .model_path = options.model,
-      .model_type = inputs.model_config.model_type,
-      .tokenizer_hash = inputs.tokenizer->hash(),
-      .model_source = ReadModelSource(options.model),
-      .num_parameters = learner.num_parameters(),
-      .trainer_dtype = DtypeName(options.learner),
-      .trainer_numerics = std::string(NumericsName(options.learner.numerics)),
-      .trainer_instruction_set = learner.kernels(),
-      .threads = options.learner.num_threads > 0
-                     ? options.learner.num_threads
-                     : static_cast<int64_t>(std::thread::hardware_concurrency()),
-      .libtorch = learner.library_version(),
-      .grpc = grpc::Version(),
-      .num_train_prompts = static_cast<int64_t>(inputs.train_prompts->prompts().size())};
-  if (inputs.eval_prompts) {
-    card.num_eval_prompts = static_cast<int64_t>(inputs.eval_prompts->prompts().size());
-  }
+  ordered_json servers = ordered_json::array();
   for (int i = 0; i < client.num_servers(); ++i) {
     const auto info = client.info(i);
     if (!info.has_value()) continue;
-    card.servers.push_back({client.address(i),
-                            info->dtype(),
-                            CombinedDigest(publisher.digests()),
-                            info->numerics(),
-                            info->instruction_set(),
-                            info->in_flight(),
-                            state.version.value,
-                            {info->injected().begin(), info->injected().end()}});
-    if (info->injected().empty()) continue;
-    log::Warning(
-        "a rollout server injects faults on purpose (drift.inject)",
-        {{"server", client.address(i)}, {"faults", absl::StrJoin(info->injected(), "; ")}});
+    const std::vector<std::string> injected(info->injected().begin(), info->injected().end());
+    servers.push_back({{"address", client.address(i)},
+                       {"dtype", info->dtype()},
+                       {"numerics", info->numerics()},
+                       {"instruction_set", info->instruction_set()},
+                       {"in_flight", info->in_flight()},
+                       {"version", state.version.value},
+                       {"weight_digest", CombinedDigest(publisher.digests())},
+                       {"injected", injected}});
+    if (injected.empty()) continue;
+    log::Warning("a rollout server injects faults on purpose (drift.inject)",
+                 {{"server", client.address(i)}, {"faults", absl::StrJoin(injected, "; ")}});
   }
-  return ToJson(card);
+  const int64_t cores = std::thread::hardware_concurrency();
+  const ordered_json card = {
+      {"schema", 1},
+      {"run_id", state.run_id},
+      {"started_at", Rfc3339Now()},
+      {"seed", static_cast<uint64_t>(options.seed)},
+      {"deterministic", options.deterministic},
+      {"model",
+       {{"path", options.model},
+        {"type", inputs.model_config.model_type},
+        {"source", ReadModelSource(options.model)},
+        {"num_parameters", learner.num_parameters()},
+        {"tokenizer_hash", inputs.tokenizer->hash()}}},
+      {"trainer",
+       {{"dtype", DtypeName(options.learner)},
+        {"numerics", NumericsName(options.learner.numerics)},
+        {"instruction_set", learner.kernels()},
+        {"threads", options.learner.num_threads > 0 ? options.learner.num_threads : cores}}},
+      {"servers", servers},
+      {"versions",
+       {{"tandem", std::string(ProjectVersion()) + " (" + std::string(GitCommit()) + ")"},
+        {"libtorch", learner.library_version()},
+        {"grpc", grpc::Version()}}},
+      {"hardware", {{"cpu", CpuName()}, {"cores", cores}, {"memory_gib", MemoryGib()}}},
+      {"task",
+       {{"num_train_prompts", inputs.prompts.train->prompts().size()},
+        {"num_eval_prompts", inputs.prompts.eval ? inputs.prompts.eval->prompts().size() : 0}}}};
+  return card.dump(1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 offpolicy::CaptureManifest DescribeCapture(const RunParts& run, int64_t step) {

@@ -26,7 +26,7 @@ struct RunInputs {
   ModelConfig model_config;
   std::unique_ptr<Tokenizer> tokenizer;
   Checkpointer::Identity identity;
-  std::unique_ptr<PromptSource> train_prompts, eval_prompts;  // eval: null without data.eval
+  RunPrompts prompts;
 };
 
 // Opens rewards, model directory, tokenizer and prompts. Errors carry their exit code:

@@ -88,9 +88,6 @@ struct TrainStep::Impl {
   absl::StatusOr<GroupLogprobs> Score(PlacedPolicy& frozen,
                                       std::span<const experience::v1::ScoredGroup> groups);
   Minibatch ProximalRows(const ExperienceBatch& batch) const;
-  bool IsOwn(size_t microbatch, const BatchState& state) const {
-    return state.rank_of[microbatch] == reducer.rank();
-  }
   absl::Status ShareRows(const Minibatch& rows, const BatchState& state,
                          std::vector<at::Tensor>& rows_logprobs);
   std::vector<std::optional<size_t>> Passes(const Minibatch& rows, const BatchState& state) const;
@@ -106,12 +103,12 @@ struct TrainStep::Impl {
   absl::StatusOr<Correction> Correct(size_t index, const BatchState& state) const;
   LossInputs MakeLossInputs(size_t index, const Correction& correction,
                             const BatchState& state) const;
-  absl::StatusOr<MinibatchSums> AccumulateGradients(const Minibatch& mini, BatchState& state,
-                                                    StepReport& report);
+  absl::StatusOr<LossNumbers> AccumulateGradients(const Minibatch& mini, BatchState& state,
+                                                  StepReport& report);
   absl::Status AccumulateMicrobatches(const Minibatch& mini, BatchState& state,
-                                      MinibatchSums& minibatch);
-  absl::Status AccumulateMicrobatch(size_t index, BatchState& state, MinibatchSums& minibatch);
-  absl::Status Update(const MinibatchSums& sums, StepReport& report);
+                                      LossNumbers& minibatch);
+  absl::Status AccumulateMicrobatch(size_t index, BatchState& state, LossNumbers& minibatch);
+  absl::Status Update(const LossNumbers& sums, StepReport& report);
   absl::StatusOr<OptimizerUpdate> UpdateMasters(double grad_scale);
   void MeasureDrift(const BatchState& state, WeightVersion version, StepReport& report) const;
   void Finish(std::span<const experience::v1::ScoredGroup> groups, const BatchState& state,
@@ -137,7 +134,7 @@ std::vector<std::optional<size_t>> TrainStep::Impl::Passes(const Minibatch& rows
   std::vector<std::optional<size_t>> passes;
   for (auto m = static_cast<size_t>(rows.begin); m < static_cast<size_t>(rows.end); ++m) {
     ++counts[static_cast<size_t>(state.rank_of[m])];
-    if (IsOwn(m, state)) passes.emplace_back(m);
+    if (state.rank_of[m] == reducer.rank()) passes.emplace_back(m);
   }
   passes.resize(*std::ranges::max_element(counts));
   return passes;
@@ -224,17 +221,17 @@ absl::Status TrainStep::Impl::ChargeRewards(ExperienceBatch& batch, BatchState& 
   });
 }
 
-absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibatch& mini,
-                                                                   BatchState& state,
-                                                                   StepReport& report) {
+absl::StatusOr<LossNumbers> TrainStep::Impl::AccumulateGradients(const Minibatch& mini,
+                                                                 BatchState& state,
+                                                                 StepReport& report) {
   TANDEM_RETURN_IF_ERROR(PoolSecondMoments(mini, state));
-  MinibatchSums sums;
+  LossNumbers sums;
   TANDEM_RETURN_IF_ERROR(AccumulateMicrobatches(mini, state, sums));
   const double computed = MonotonicSeconds();
   TANDEM_RETURN_IF_ERROR(policy->buckets().FinishGradients());
   report.times.gradient_sum_wait_s += MonotonicSeconds() - computed;
   TANDEM_RETURN_IF_ERROR(SumOverRanks(reducer, sums));
-  AddTokens(sums.tokens, report.loss);
+  AddTokens(sums, report.loss);
   if (!state.seen[static_cast<size_t>(mini.begin)]) {
     TANDEM_RETURN_IF_ERROR(ShareRows(mini, state, state.proximal));
     for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
@@ -249,7 +246,7 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
 // Trains on this rank's rows. Sums of gradients over ranks begin during the backward pass of the
 // last row; a rank without rows begins them in FinishGradients.
 absl::Status TrainStep::Impl::AccumulateMicrobatches(const Minibatch& mini, BatchState& state,
-                                                     MinibatchSums& minibatch) {
+                                                     LossNumbers& minibatch) {
   const std::vector<std::optional<size_t>> passes = Passes(mini, state);
   for (size_t i = 0; i < passes.size(); ++i) {
     if (!passes[i].has_value()) {
@@ -287,7 +284,7 @@ LossInputs TrainStep::Impl::MakeLossInputs(size_t index, const Correction& corre
 
 // Stages 5 to 7 for one row: adds its part of the loss and of the gradient, before the division.
 absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& state,
-                                                   MinibatchSums& minibatch) {
+                                                   LossNumbers& minibatch) {
   const Microbatch& micro = state.batch->microbatches[index];
   TANDEM_ASSIGN_OR_RETURN(const TokenScores target,
                           policy->Score(micro.row, temperature, /*with_gradient=*/true));
@@ -309,7 +306,7 @@ absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& sta
     minibatch.kl += options.loss.kl_coefficient * sums.kl.item<double>();
     minibatch.total += sums.total.item<double>();
     minibatch.denominator += scales.denominator;
-    AddLoss(sums, inputs.kept, target.entropies, minibatch.tokens);
+    AddLoss(sums, inputs.kept, target.entropies, minibatch);
   });
 }
 
@@ -327,11 +324,11 @@ absl::StatusOr<OptimizerUpdate> TrainStep::Impl::UpdateMasters(double grad_scale
 }
 
 // Stage 8, unless the minibatch has no kept token or no finite loss.
-absl::Status TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
+absl::Status TrainStep::Impl::Update(const LossNumbers& sums, StepReport& report) {
   LossNumbers& loss = report.loss;
   ++loss.num_updates;
   std::string reason;
-  if (sums.tokens.num_tokens == 0) {  // whatever the denominator counts
+  if (sums.num_tokens == 0) {  // whatever the denominator counts
     reason = "every token of the minibatch was refused by the correction";
   } else if (!std::isfinite(sums.total)) {
     reason = absl::StrCat("the loss is ", sums.total);
@@ -430,7 +427,7 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
   for (int64_t epoch = 0; epoch < impl_->options.num_epochs; ++epoch) {
     for (const Minibatch& mini : batch.minibatches) {
       // 6, 7. proximal / behaviour -> correction; target, correction, advantages -> loss, gradients
-      TANDEM_ASSIGN_OR_RETURN(const MinibatchSums sums,
+      TANDEM_ASSIGN_OR_RETURN(const LossNumbers sums,
                               impl_->AccumulateGradients(mini, state, report));
       // 8. gradients -> weights
       TANDEM_RETURN_IF_ERROR(impl_->Update(sums, report));
@@ -451,9 +448,8 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
                                                              const TrainStepOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
   if (options.loss.kl_coefficient > 0 && setup.reference_weights.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("loss.kl_coefficient is ",
-                                                   options.loss.kl_coefficient,
-                                                   " and there is no reference policy"));
+    return InvalidArgument("loss.kl_coefficient is ", options.loss.kl_coefficient,
+                           " and there is no reference policy");
   }
   auto impl = std::make_unique<Impl>();
   impl->options = options;
@@ -497,9 +493,7 @@ absl::Status TrainStep::Impl::MakeOptimizer(const OptimizerOptions& optimizer_op
 absl::StatusOr<std::unique_ptr<PlacedPolicy>> TrainStep::Impl::Place(
     const ModelConfig& config, const std::vector<HostTensor>& weights, bool trainable) const {
   TANDEM_ASSIGN_OR_RETURN(auto placed, Unfilled(config, trainable));
-  std::vector<TensorSource> sources;
-  for (const HostTensor& tensor : weights) sources.push_back(Present(tensor));
-  TANDEM_RETURN_IF_ERROR(placed->Fill(sources));
+  TANDEM_RETURN_IF_ERROR(placed->Fill(PresentAll(weights)));
   return placed;
 }
 

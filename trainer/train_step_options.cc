@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/drift/peer_metrics.h"
 
@@ -16,12 +15,9 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
       "optimizer updates per pass over a step's groups; over 1 costs a proximal pass over all "
       "but the first");
   binder.Integer("num_epochs", &options.num_epochs, {.min = 1}, "", "passes over a step's groups");
-  binder.Section("correction", "what an off-policy token counts (stage 6)",
-                 [&](OptionBinder& b) { offpolicy::BindOptions(b, options.correction); });
-  binder.Section("loss", "the policy loss (stage 7)",
-                 [&](OptionBinder& b) { BindOptions(b, options.loss); });
-  binder.Section("optimizer", "AdamW (stage 8)",
-                 [&](OptionBinder& b) { BindOptions(b, options.optimizer); });
+  binder.Section("correction", "what an off-policy token counts (stage 6)", options.correction);
+  binder.Section("loss", "the policy loss (stage 7)", options.loss);
+  binder.Section("optimizer", "AdamW (stage 8)", options.optimizer);
   binder.Section("metrics", "what metrics.jsonl holds beside its own names", [&](OptionBinder& b) {
     b.TextList("peer_names", &options.peer_names,
                "also report drift under the names, and by the formulas, of these systems: verl, "
@@ -35,12 +31,10 @@ absl::Status CheckPeers(const std::vector<std::string>& names) {
   for (auto name = names.begin(); name != names.end(); ++name) {
     const absl::Status known = offpolicy::ParsePeer(*name).status();
     if (!known.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("metrics.peer_names: ", std::string(known.message())));
+      return InvalidArgument("metrics.peer_names: ", known.message());
     }
     if (std::find(names.begin(), name, *name) != name) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("metrics.peer_names: \"", *name, "\" is there twice"));
+      return InvalidArgument("metrics.peer_names: \"", *name, "\" is there twice");
     }
   }
   return absl::OkStatus();
@@ -52,26 +46,26 @@ absl::Status CheckOptions(const TrainStepOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckPeers(options.peer_names));
   TANDEM_RETURN_IF_ERROR(offpolicy::CheckOptions(options.correction, options.loss.objective));
   if (options.loss.kl_place == KlPlace::kReward && options.loss.kl_ratio_weighted) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "loss.kl_ratio_weighted weighs a gradient; with loss.kl_place reward there is none");
   }
   const KlEstimator estimator = options.loss.kl_estimator;
   if (options.loss.kl_place == KlPlace::kReward &&
       (estimator == KlEstimator::kK2 || estimator == KlEstimator::kK3)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "loss.kl_estimator ", estimator == KlEstimator::kK2 ? "k2" : "k3",
         " with loss.kl_place reward does not hold the policy to its reference: what it takes off "
         "the reward has an expected gradient that vanishes to first order where the two are close. "
-        "Leave loss.kl_estimator at auto, which is k1 there, or set loss.kl_place loss"));
+        "Leave loss.kl_estimator at auto, which is k1 there, or set loss.kl_place loss");
   }
   const OptimizerOptions& optimizer = options.optimizer;
   if (optimizer.decay != LearningRateDecay::kConstant && optimizer.decay_updates == 0) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "optimizer.decay needs optimizer.decay_updates, the updates until the floor");
   }
   if (optimizer.beta1 >= 1 || optimizer.beta2 >= 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "optimizer.beta1 ", optimizer.beta1, " and beta2 ", optimizer.beta2, " must be below 1"));
+    return InvalidArgument("optimizer.beta1 ", optimizer.beta1, " and beta2 ", optimizer.beta2,
+                           " must be below 1");
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -31,22 +32,21 @@ namespace {
 
 constexpr std::chrono::seconds kLookUpEach(2);
 
-RunLog::Outputs OutputsOf(const TrainerContext& context) {
-  return {context.observation->metrics(), context.health->heartbeat(), context.progress};
-}
-
 }  // namespace
 
 // Stage 1: sends a request for every free slot.
-absl::Status Trainer::AskForGroups() {
+void Trainer::AskForGroups() {
   const int64_t servers = client_->num_servers(), groups = options_.prompts_per_step;
-  const RunSampling run_sampling = {.run_id = state_.run_id,
-                                    .seed = options_.seed,
-                                    .completions_per_prompt = options_.completions_per_prompt,
-                                    .options = options_.sampling};
+  RunSampling run_sampling = {.run_id = state_.run_id,
+                              .seed = options_.seed,
+                              .completions_per_prompt = options_.completions_per_prompt,
+                              .sampling = MakeSampling(options_.sampling)};
+  // The support of every token, so that the policy can replay filters.
+  run_sampling.sampling.set_return_support(true);
+  run_sampling.sampling.set_packed_support(true);
   while (const std::optional<int64_t> group_id = buffer_->TakeSlot()) {
     rollout::v1::GenerateGroupRequest request = MakeGroupRequest(
-        run_sampling, inputs_->train_prompts->At(*group_id), *group_id,
+        run_sampling, inputs_->prompts.train->At(*group_id), *group_id,
         std::max<int64_t>(0, publisher_->version().value - options_.max_staleness));
     int server = kAnyServer;
     if (options_.deterministic) {
@@ -59,7 +59,6 @@ absl::Status Trainer::AskForGroups() {
     log_->history().Asked(*group_id, request.min_weight_version());
     client_->Submit(std::move(request), server, log_->step_span());
   }
-  return absl::OkStatus();
 }
 
 // Stage 3: a finished group becomes experience, or is dropped with a reason.
@@ -85,7 +84,7 @@ absl::Status Trainer::TakeGroup(FinishedGroup finished) {
   ScoredGroup group;
   group.set_group_id(finished.group_id);
   group.set_server(client_->address(finished.server));
-  *group.mutable_prompt() = inputs_->train_prompts->At(finished.group_id);
+  *group.mutable_prompt() = inputs_->prompts.train->At(finished.group_id);
   for (rollout::v1::Completion& completion : finished.completions) {
     *group.add_completions()->mutable_completion() = std::move(completion);
   }
@@ -99,7 +98,7 @@ absl::Status Trainer::TakeGroup(FinishedGroup finished) {
 absl::Status Trainer::Collect() {
   const double start = MonotonicSeconds();
   groups_done_ = 0;
-  TANDEM_RETURN_IF_ERROR(AskForGroups());
+  AskForGroups();
   while (!buffer_->StepReady() && !Stopping()) {
     delivery_->UpdateServers();
     TANDEM_RETURN_IF_ERROR(delivery_->Sync());
@@ -240,19 +239,19 @@ absl::Status Trainer::SkipStep(const std::string& reason, const StepExperience& 
       "step_skipped", reason,
       {{"group_ids", absl::StrCat("[", absl::StrJoin(step.groups, ",", id), "]")}}));
   if (++state_.skipped_in_row <= options_.max_skipped_steps) return absl::OkStatus();
-  return WithExitCode(absl::InternalError(absl::StrCat(state_.skipped_in_row,
-                                                       " train steps in a row made no weights "
-                                                       "(trainer.max_skipped_steps): ",
-                                                       reason)),
+  return WithExitCode(Internal(state_.skipped_in_row,
+                               " train steps in a row made no weights "
+                               "(trainer.max_skipped_steps): ",
+                               reason),
                       ExitCode::kTooManySkipped);
 }
 
 absl::Status Trainer::RecordStep(const StepExperience& step, double step_seconds,
                                  MetricsLine* line) {
-  const bool eval_due = inputs_->eval_prompts != nullptr && options_.eval.every > 0 &&
+  const bool eval_due = inputs_->prompts.eval != nullptr && options_.eval.every > 0 &&
                         state_.version.value % options_.eval.every == 0;
   const bool last = state_.version.value >= options_.steps;
-  if (eval_due || (last && inputs_->eval_prompts != nullptr && options_.eval.at_end)) {
+  if (eval_due || (last && inputs_->prompts.eval != nullptr && options_.eval.at_end)) {
     TANDEM_RETURN_IF_ERROR(Evaluate(line));
   }
   std::vector<DroppedGroup> dropped = std::exchange(state_.unrecorded_drops, {});
@@ -304,21 +303,19 @@ absl::Status Trainer::Evaluate(MetricsLine* line) {
   rollout::v1::SamplingParams sampling = MakeSampling(options_.sampling);
   if (asked > 0) sampling.set_max_new_tokens(static_cast<int32_t>(asked));
   const EvaluationContext evaluation = {
-      .run_id = state_.run_id,
-      .seed = static_cast<uint64_t>(options_.seed),
+      .run = {.run_id = state_.run_id, .seed = options_.seed, .sampling = std::move(sampling)},
       .step = state_.version.value,
       .version = publisher_->version().value,  // behind ours by push.hold_back_versions
-      .sampling = std::move(sampling),
       .tick = [this] { return delivery_->Sync(); },
       .other = [this](FinishedGroup group) { return TakeGroup(std::move(group)); }};
-  const auto result = trainer::Evaluate(inputs_->eval_prompts->prompts(), options_.eval, evaluation,
+  const auto result = trainer::Evaluate(inputs_->prompts.eval->prompts(), options_.eval, evaluation,
                                         *client_, *inputs_->rewards, *context_.stop);
   times_.eval = MonotonicSeconds() - start;
   if (result.status().code() == absl::StatusCode::kCancelled) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(result.status());
   if (!result->none_answered.ok()) TANDEM_RETURN_IF_ERROR(EvaluationFailed(result->none_answered));
   if (result->num_prompts == 0) return absl::OkStatus();
-  const int64_t num_too_long = inputs_->eval_prompts->num_dropped();
+  const int64_t num_too_long = inputs_->prompts.eval->num_dropped();
   AddEvaluation(*result, evaluation.version, num_too_long, line);
   return log_->Event("eval", Describe(*result, num_too_long));
 }
@@ -333,7 +330,7 @@ absl::Status Trainer::EvaluationFailed(const absl::Status& why) {
 }
 
 absl::Status Trainer::EvaluateAtStart() {
-  if (state_.resumed || inputs_->eval_prompts == nullptr || !options_.eval.at_start || Stopping()) {
+  if (state_.resumed || inputs_->prompts.eval == nullptr || !options_.eval.at_start || Stopping()) {
     return absl::OkStatus();
   }
   MetricsLine line(state_.version.value, log_->directory().ElapsedSeconds());
@@ -363,13 +360,8 @@ void Trainer::RecordFailure(const absl::Status& failure) {
 }
 
 void Trainer::ShowQueues() {
-  TrainerMetrics::Queues queues = {.groups_in_flight = client_->num_outstanding(),
-                                   .groups_waiting = buffer_->num_waiting(),
-                                   .servers = client_->num_servers(),
-                                   .servers_hung = client_->num_hung(),
-                                   .idle_seconds = client_->IdleSeconds(),
-                                   .retries = client_->num_retries()};
-  for (int i = 0; i < client_->num_servers(); ++i) queues.servers_ready += client_->IsReady(i);
+  TrainerMetrics::Queues queues = client_->queues();
+  queues.groups_waiting = buffer_->num_waiting();
   log_->metrics().OnQueues(queues);
 }
 
@@ -394,13 +386,8 @@ absl::Status Trainer::OpenRun(RunMode mode, rpc::Caller caller) {
   if (resumes) {
     TANDEM_RETURN_IF_ERROR(checkpointer_->Restore(context_.mode == RunMode::kResumeOrFresh));
   }
-  log_->history().Began({.run_id = state_.run_id,
-                         .resumed = state_.resumed,
-                         .version = state_.version,
-                         .first_group = state_.frontier * options_.prompts_per_step,
-                         .groups_per_step = options_.prompts_per_step,
-                         .num_completions = options_.completions_per_prompt,
-                         .max_staleness = options_.max_staleness});
+  log_->history().Began(state_, options_.prompts_per_step, options_.completions_per_prompt,
+                        options_.max_staleness);
   buffer_ = std::make_unique<ExperienceBuffer>(options_.max_staleness, options_.prompts_per_step,
                                                options_.completions_per_prompt, state_.frontier,
                                                options_.push.hold_back_versions);
@@ -418,16 +405,14 @@ absl::Status Trainer::OpenRun(RunMode mode, rpc::Caller caller) {
       DriftMonitorOptions{options_.probe, options_.split, options_.sampling,
                           options_.prompts_per_step, options_.max_staleness,
                           options_.push.hold_back_versions},
-      DriftMonitor::Context{
-          learner_.get(), recent_.get(),
-          [this](const std::string& kind, const std::string& message, JsonFields fields) {
-            return log_->Event(kind, message, std::move(fields));
-          },
-          [this](const std::string& phase) { log_->ShowPhase(phase); }});
+      DriftMonitor::Context{learner_.get(), recent_.get(),
+                            std::bind_front(&RunLog::Event, log_.get()),
+                            [this](const std::string& phase) { log_->ShowPhase(phase); }});
   drift_->SetSkippedSteps(state_.frontier - state_.version.value);
   if (state_.resumed) drift_->SetPushDistance(std::numeric_limits<double>::quiet_NaN());
   TANDEM_RETURN_IF_ERROR(drift_->Open(path, resumes, inputs_->model_config));
-  return WithExitCode(log_->directory().WriteConfig(context_.resolved_config), ExitCode::kStorage);
+  return WithExitCode(log_->directory().WriteText("config.yaml", context_.resolved_config),
+                      ExitCode::kStorage);
 }
 
 absl::Status Trainer::ConnectServers() {
@@ -451,11 +436,9 @@ absl::Status Trainer::ConnectServers() {
       });
   drift_->Connect(state_.run_id, client_.get(), scorer_.get());
   publisher_ = std::make_unique<WeightPublisher>(pool_.get(), state_.run_id, options_.push);
-  delivery_ = std::make_unique<Delivery>(
-      lookup_.get(), client_.get(), publisher_.get(), options_.push.hold_back_versions,
-      [this](const std::string& kind, const std::string& message, JsonFields fields) {
-        return log_->Event(kind, message, std::move(fields));
-      });
+  delivery_ = std::make_unique<Delivery>(lookup_.get(), client_.get(), publisher_.get(),
+                                         options_.push.hold_back_versions,
+                                         std::bind_front(&RunLog::Event, log_.get()));
   TANDEM_RETURN_IF_ERROR(delivery_->WaitForServers(options_.client.start_patience(),
                                                    options_.deterministic, *context_.stop));
   if (Stopping()) return absl::OkStatus();
@@ -470,8 +453,8 @@ absl::Status Trainer::RunSteps() {
   TANDEM_RETURN_IF_ERROR(log_->Event("run_started", absl::StrCat("run ", state_.run_id)));
   TANDEM_RETURN_IF_ERROR(ConnectServers());
   if (!Stopping()) {
-    TANDEM_RETURN_IF_ERROR(
-        WithExitCode(log_->directory().WriteRunCard(DescribeRun(Parts())), ExitCode::kStorage));
+    TANDEM_RETURN_IF_ERROR(WithExitCode(
+        log_->directory().WriteText("run.json", DescribeRun(Parts()) + "\n"), ExitCode::kStorage));
   }
   context_.health->SetStarted(absl::StrCat("run ", state_.run_id, " reached its servers"));
   TANDEM_RETURN_IF_ERROR(EvaluateAtStart());
@@ -495,8 +478,10 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Learner> learner
     : options_(options),
       context_(std::move(context)),
       learner_(std::move(learner)),
-      log_(std::make_unique<RunLog>(&state_, options.steps, options.completions_per_prompt,
-                                    OutputsOf(context_))) {}
+      log_(std::make_unique<RunLog>(
+          &state_, options.steps, options.completions_per_prompt,
+          RunLog::Outputs{context_.observation->metrics(), context_.health->heartbeat(),
+                          context_.progress})) {}
 
 Trainer::~Trainer() = default;
 

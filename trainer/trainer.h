@@ -89,7 +89,7 @@ class Trainer {
   absl::Status RunSteps();
   absl::Status Step();
   absl::Status Collect();  // stages 1 to 3; returns early when stopped
-  absl::Status AskForGroups();
+  void AskForGroups();
   absl::Status TakeGroup(FinishedGroup finished);
   absl::StatusOr<bool> TrainOn(StepExperience* step, MetricsLine* line);  // stages 4 to 8
   absl::Status Push(MetricsLine* line);                                   // stage 9

@@ -62,18 +62,18 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
 absl::Status CheckKlBudget(const TrainerOptions& options) {
   const AlertOptions& alerts = options.alerts;
   if (alerts.stop_on_kl && alerts.kl_budget == 0) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "trainer.alerts.stop_on_kl needs trainer.alerts.kl_budget above 0, the KL at which the run "
         "ends");
   }
   const bool measured =
       options.learner.measure_reference_kl || options.learner.step.loss.kl_coefficient > 0;
   if (alerts.kl_budget == 0 || measured) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgument(
       "trainer.alerts.kl_budget is ", alerts.kl_budget,
       " and no KL to a reference policy is measured: set trainer.measure_reference_kl true, which "
       "costs a copy of the starting weights and a forward pass of each step, or "
-      "trainer.loss.kl_coefficient above 0; or leave the budget at 0"));
+      "trainer.loss.kl_coefficient above 0; or leave the budget at 0");
 }
 
 }  // namespace
@@ -84,40 +84,30 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
     b.Text("out", &options.out, "directory of all runs");
   });
   BindRun(binder, options);
-  binder.Section("sampling", "completions to train on (stage 1)",
-                 [&](OptionBinder& b) { BindOptions(b, options.sampling); });
-  binder.Section("data", "prompts (stage 1)",
-                 [&](OptionBinder& b) { BindOptions(b, options.data); });
-  binder.Section("reward", "reward of a completion (stage 3)",
-                 [&](OptionBinder& b) { BindOptions(b, options.reward); });
-  binder.Section("advantage", "advantage of a completion (stage 3)",
-                 [&](OptionBinder& b) { BindOptions(b, options.advantage); });
+  binder.Section("sampling", "completions to train on (stage 1)", options.sampling);
+  binder.Section("data", "prompts (stage 1)", options.data);
+  binder.Section("reward", "reward of a completion (stage 3)", options.reward);
+  binder.Section("advantage", "advantage of a completion (stage 3)", options.advantage);
   BindOptions(binder, options.learner);  // stages 4-8
-  binder.Section("client", "calls to rollout servers",
-                 [&](OptionBinder& b) { BindOptions(b, options.client); });
+  binder.Section("client", "calls to rollout servers", options.client);
   binder.Section("push", "weight push (stage 9)", [&](OptionBinder& b) {
     BindOptions(b, options.push);
     BindOptions(b, options.learner.cast);
   });
-  binder.Section("checkpoint", "what --resume goes on from",
-                 [&](OptionBinder& b) { BindOptions(b, options.checkpoint); });
-  binder.Section("capture", "batches for the drift lab",
-                 [&](OptionBinder& b) { BindOptions(b, options.capture); });
+  binder.Section("checkpoint", "what --resume goes on from", options.checkpoint);
+  binder.Section("capture", "batches for the drift lab", options.capture);
   binder.Section("probe", "a fixed set of completions that both sides score (docs/attribution.md)",
-                 [&](OptionBinder& b) { BindOptions(b, options.probe); });
+                 options.probe);
   binder.Section("split", "drift of a step in its additive parts (docs/attribution.md)",
-                 [&](OptionBinder& b) { BindOptions(b, options.split); });
-  binder.Section("eval", "held-out prompts",
-                 [&](OptionBinder& b) { BindOptions(b, options.eval); });
-  binder.Section("alerts", "when to warn",
-                 [&](OptionBinder& b) { BindOptions(b, options.alerts); });
-  binder.Section("ranks", "several processes of one trainer (docs/scaling.md)",
-                 [&](OptionBinder& b) { BindOptions(b, options.ranks); });
+                 options.split);
+  binder.Section("eval", "held-out prompts", options.eval);
+  binder.Section("alerts", "when to warn", options.alerts);
+  binder.Section("ranks", "several processes of one trainer (docs/scaling.md)", options.ranks);
   binder.Section("log", "log of this process", [&](OptionBinder& b) { BindLog(b, options.log); });
 }
 
 absl::Status CheckOptions(const TrainerOptions& options) {
-  const auto bad = [](const char* message) { return absl::InvalidArgumentError(message); };
+  const auto bad = [](const char* message) { return InvalidArgument(message); };
   const TrainSamplingOptions& sampling = options.sampling;
   if (options.model.empty()) return bad("trainer.model is empty: name a Hugging Face directory");
   if (options.data.train.empty()) return bad("trainer.data.train is empty: name a JSON lines file");

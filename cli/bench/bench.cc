@@ -31,52 +31,25 @@ struct Part {
   const char* name;
   const char* unit;
   const char* json_name;
-  int64_t BenchTimes::*tokens;
-  double BenchTimes::*seconds;
-  double BenchTimes::*bytes;
-  double BenchTimes::*flops;
+  PhaseTimes BenchTimes::*phase;
+  bool is_rate = true;
 };
-constexpr Part kDecode = {"decode",
-                          "tok/s",
-                          "tokens_per_second",
-                          &BenchTimes::decode_tokens,
-                          &BenchTimes::decode_seconds,
-                          &BenchTimes::decode_bytes,
-                          &BenchTimes::decode_flops};
-constexpr Part kPrefill = {"prefill",
-                           "tok/s",
-                           "tokens_per_second",
-                           &BenchTimes::prefill_tokens,
-                           &BenchTimes::prefill_seconds,
-                           &BenchTimes::prefill_bytes,
-                           &BenchTimes::prefill_flops};
-constexpr Part kFirstToken = {"first",
-                              "ms",
-                              "milliseconds",
-                              nullptr,
-                              &BenchTimes::prefill_seconds,
-                              &BenchTimes::prefill_bytes,
-                              &BenchTimes::prefill_flops};
+constexpr Part kDecode = {"decode", "tok/s", "tokens_per_second", &BenchTimes::decode};
+constexpr Part kPrefill = {"prefill", "tok/s", "tokens_per_second", &BenchTimes::prefill};
+constexpr Part kFirstToken = {"first", "ms", "milliseconds", &BenchTimes::prefill, false};
 
 std::vector<Part> PartsOf(const BenchCase& c) {
-  switch (c.kind) {
-    case BenchKind::kDecode:
-      return {kDecode, kPrefill};
-    case BenchKind::kPrefill:
-      return {kPrefill};
-    case BenchKind::kFirstToken:
-      return {kFirstToken};
-  }
-  return {};
+  if (c.kind == BenchKind::kDecode) return {kDecode, kPrefill};
+  return {c.kind == BenchKind::kPrefill ? kPrefill : kFirstToken};
 }
 
 std::vector<double> Values(const std::vector<BenchTimes>& times, const Part& part) {
   std::vector<double> values;
   for (const BenchTimes& t : times) {
-    const double seconds = t.*part.seconds;
-    if (seconds <= 0) continue;
-    values.push_back(part.tokens == nullptr ? seconds * 1e3
-                                            : static_cast<double>(t.*part.tokens) / seconds);
+    const PhaseTimes& phase = t.*part.phase;
+    if (phase.seconds <= 0) continue;
+    values.push_back(part.is_rate ? static_cast<double>(phase.tokens) / phase.seconds
+                                  : phase.seconds * 1e3);
   }
   return values;
 }
@@ -86,9 +59,9 @@ std::vector<double> LimitShares(const std::vector<BenchTimes>& times,
                                 const std::vector<MachineLimits>& limits, const Part& part) {
   std::vector<double> shares;
   for (size_t i = 0; i < times.size() && i < limits.size(); ++i) {
-    if (times[i].*part.flops <= 0 || times[i].*part.seconds <= 0) continue;
-    shares.push_back(RooflineSeconds(limits[i], times[i].*part.bytes, times[i].*part.flops) /
-                     (times[i].*part.seconds));
+    const PhaseTimes& phase = times[i].*part.phase;
+    if (phase.flops <= 0 || phase.seconds <= 0) continue;
+    shares.push_back(RooflineSeconds(limits[i], phase.bytes, phase.flops) / phase.seconds);
   }
   return shares;
 }
@@ -123,8 +96,7 @@ absl::StatusOr<BenchCase> ParseCase(const std::string& name, int64_t prompt_toke
   int32_t batch = 0;
   if (dash == std::string::npos || kind == kinds.end() ||
       !absl::SimpleAtoi(name.substr(dash + 1), &batch) || batch < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", name, "', want decode-N, prefill-N or first-token-N"));
+    return InvalidArgument("'", name, "', want decode-N, prefill-N or first-token-N");
   }
   BenchCase out{name, kind->second, batch, 1, kLongPrompt, 1};
   if (out.kind == BenchKind::kFirstToken) out.group = batch;
@@ -145,8 +117,8 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
   const fs::path named = fs::path(kPeers) / (name_or_path + ".py");
   const fs::path script = fs::exists(named, ignored) ? named : fs::path(name_or_path);
   if (!fs::is_regular_file(script, ignored)) {
-    return absl::NotFoundError(absl::StrCat("'", name_or_path, "' is neither ", named.string(),
-                                            " (from the source tree's top folder) nor a file"));
+    return NotFound("'", name_or_path, "' is neither ", named.string(),
+                    " (from the source tree's top folder) nor a file");
   }
   const fs::path venv = ".deps/venv/bin/python";
   const std::string python = fs::exists(venv, ignored) ? venv.string() : "python3";
@@ -166,15 +138,15 @@ absl::StatusOr<nlohmann::json> RunPeerCommand(const PeerCommand& peer,
                                               const std::string& arguments) {
   const std::string command = peer.command + arguments;
   FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return absl::InternalError(absl::StrCat("cannot run ", command));
+  if (pipe == nullptr) return Internal("cannot run ", command);
   std::string output;
   char buffer[4096];
   for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output.append(buffer, n);
   const int code = pclose(pipe);
   nlohmann::json answer = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
   if (code != 0 || !answer.is_object()) {
-    return absl::InternalError(absl::StrCat("peer ", peer.name, " ended with ", code,
-                                            " and printed: ", output.substr(0, 400)));
+    return Internal("peer ", peer.name, " ended with ", code,
+                    " and printed: ", output.substr(0, 400));
   }
   return answer;
 }
@@ -196,10 +168,10 @@ absl::StatusOr<std::map<std::string, BenchTimes>> RunPeer(const PeerCommand& pee
     if (!answer.contains(c.name)) continue;  // the peer cannot run this case
     const nlohmann::json& row = answer[c.name];
     BenchTimes& t = times[c.name];
-    t.prefill_seconds = row.value("prefill_seconds", 0.0);
-    t.decode_seconds = row.value("decode_seconds", 0.0);
-    t.prefill_tokens = row.value("prefill_tokens", c.batch * c.prompt_tokens);
-    t.decode_tokens = c.batch * (c.new_tokens - 1);
+    t.prefill.seconds = row.value("prefill_seconds", 0.0);
+    t.decode.seconds = row.value("decode_seconds", 0.0);
+    t.prefill.tokens = row.value("prefill_tokens", c.batch * c.prompt_tokens);
+    t.decode.tokens = c.batch * (c.new_tokens - 1);
   }
   return times;
 }

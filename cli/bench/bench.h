@@ -23,12 +23,14 @@ struct BenchCase {
   int64_t prompt_tokens = 0, new_tokens = 0;
 };
 
+struct PhaseTimes {
+  double seconds = 0;
+  int64_t tokens = 0;
+  double bytes = 0, flops = 0;  // the least that it had to read and to multiply; 0 for peers
+};
 // One pass over a case. Prefill ends when every completion has its first token.
 struct BenchTimes {
-  double prefill_seconds = 0, decode_seconds = 0;
-  int64_t prefill_tokens = 0, decode_tokens = 0;
-  // The least that it had to read and to multiply; 0 for peers.
-  double prefill_bytes = 0, prefill_flops = 0, decode_bytes = 0, decode_flops = 0;
+  PhaseTimes prefill, decode;
 };
 
 struct BenchTable {

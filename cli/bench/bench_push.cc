@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cli/bench/serve_load.h"
 #include "cli/io/live_line.h"
 #include "cli/io/shared_flags.h"
@@ -31,6 +32,7 @@
 #include "common/model/safetensors.h"
 #include "common/options/command_line.h"
 #include "common/tensor/nearest_cast.h"
+#include "nlohmann/json.hpp"
 #include "trainer/weight_push/weight_publisher.h"
 
 namespace tandem::cli {
@@ -101,8 +103,6 @@ class Versions {
     return tensors_;
   }
 
-  std::vector<HostTensor> tensors() const { return tensors_; }
-
  private:
   std::vector<HostTensor> tensors_;
   const double changed_share_;
@@ -140,13 +140,13 @@ absl::Status StartServers(const PushBench& bench, int64_t count, LocalServers& s
   while (!servers.Ready()) {
     for (const auto& child : servers.children()) {
       if (const auto end = child->Poll()) {
-        return absl::InternalError(absl::StrCat(child->name(), " ended with ", end->ToString(),
-                                                "; its log is ", child->log_path()));
+        return Internal(child->name(), " ended with ", end->ToString(), "; its log is ",
+                        child->log_path());
       }
     }
     if (MonotonicSeconds() - start > kReadySeconds) {
-      return absl::InternalError(absl::StrCat("the servers are not ready after ", kReadySeconds,
-                                              " s; their logs are in ", bench.logs));
+      return Internal("the servers are not ready after ", kReadySeconds, " s; their logs are in ",
+                      bench.logs);
     }
     poll(nullptr, 0, 50);
   }
@@ -156,12 +156,11 @@ absl::Status StartServers(const PushBench& bench, int64_t count, LocalServers& s
 class Pusher {
  public:
   Pusher(const LocalServers& servers, const std::string& transport, bool is_delta)
-      : pool_(servers.addresses()), is_delta_(is_delta) {
+      : pool_(servers.addresses()), is_delta_(is_delta), over_group_(transport != "stream") {
     trainer::WeightPublisherOptions options;
-    options.transport = transport == "stream" ? trainer::PushTransport::kStream
-                                              : trainer::PushTransport::kCollective;
+    options.transport =
+        over_group_ ? trainer::PushTransport::kCollective : trainer::PushTransport::kStream;
     options.delta = is_delta;
-    over_group_ = transport != "stream";
     publisher_ = std::make_unique<trainer::WeightPublisher>(&pool_, "bench", options);
     for (size_t i = 0; i < servers.addresses().size(); ++i) all_.push_back(static_cast<int>(i));
   }
@@ -174,7 +173,7 @@ class Pusher {
   absl::StatusOr<PushTimes> Push(std::vector<HostTensor> tensors, bool warm_up) {
     PushTimes times;
     const double start = MonotonicSeconds();
-    TANDEM_RETURN_IF_ERROR(publisher_->SetWeights({++version_}, tensors));
+    TANDEM_RETURN_IF_ERROR(publisher_->SetWeights({++version_}, PresentAll(tensors)));
     times.prepare_seconds = MonotonicSeconds() - start;
     const std::vector<trainer::ServerPush> pushes = publisher_->Publish(all_);
     for (const trainer::ServerPush& push : pushes) {
@@ -196,7 +195,7 @@ class Pusher {
  private:
   const trainer::ServerPool pool_;
   const bool is_delta_;
-  bool over_group_ = false;
+  const bool over_group_;
   std::unique_ptr<trainer::WeightPublisher> publisher_;
   std::vector<int> all_;
   int64_t version_ = 0;
@@ -259,6 +258,13 @@ absl::Status Push(const PushBench& bench, const JsonFlags& json) {
   live.Clear();
   TANDEM_RETURN_IF_ERROR(result.status());
   return PrintResult(json, ToText(*result), ToJson(*result));
+}
+
+const char* FormOf(const PushRow& row) { return row.is_delta ? "delta" : "dense"; }
+
+std::string GapText(const std::vector<double>& gaps) {
+  return absl::StrFormat("p50 %.0f ms, p99 %.0f ms, longest %.0f ms", Quantile(gaps, 0.5),
+                         Quantile(gaps, 0.99), Quantile(gaps, 1));
 }
 
 }  // namespace
@@ -326,6 +332,81 @@ void AddBenchPushCommand(CLI::App& bench, Action& chosen) {
   AddJsonFlags(sub, json.get());
   EndHelp(*sub, "", "tandem bench push --model MODEL --num-servers 1,2 --repeats 3");
   SetAction(*sub, chosen, [flags, json] { return Finish(Push(*flags, *json)); });
+}
+
+std::string ToText(const PushBenchResult& result) {
+  std::string out = absl::StrFormat(
+      "weights: %.1f MB, %.1f M parameters; loopback: %.2f GB/s through one TCP connection\n\n",
+      static_cast<double>(result.dense_bytes) / 1e6,
+      static_cast<double>(result.num_parameters) / 1e6, result.loopback_bytes_per_second / 1e9);
+  absl::StrAppendFormat(&out, "%-7s %-10s %-5s %9s %17s %8s %8s %9s %8s %8s %7s %7s %9s %8s\n",
+                        "servers", "transport", "form", "push s", "(least - most)", "wire MB",
+                        "GB/s", "of loopb.", "s/1e9 p", "send s", "verify", "pack s", "pause ms",
+                        "before s");
+  for (const PushRow& row : result.rows) {
+    const std::vector<double> seconds = Column(row.pushes, &PushTimes::seconds);
+    const double median = Median(seconds);
+    const double sent = Median(Column(row.pushes, &PushTimes::send_seconds));
+    // The weights that all servers received, over the time of the push.
+    const double rate = static_cast<double>(result.dense_bytes * row.servers) / median;
+    const double wire = row.pushes.empty() ? 0 : static_cast<double>(row.pushes.back().wire_bytes);
+    absl::StrAppendFormat(
+        &out,
+        "%-7d %-10s %-5s %9.3f %17s %8.1f %8.2f %7.0f %% %8.2f %8.3f %6.1f%% %7.3f %9.2f %8.3f\n",
+        row.servers, row.transport, FormOf(row), median,
+        absl::StrFormat("(%.3f - %.3f)", Quantile(seconds, 0), Quantile(seconds, 1)), wire / 1e6,
+        rate / 1e9,
+        100 * wire * static_cast<double>(row.servers) / sent / result.loopback_bytes_per_second,
+        median * 1e9 / static_cast<double>(result.num_parameters), sent,
+        100 * Median(Column(row.pushes, &PushTimes::verify_seconds)) / median,
+        Median(Column(row.pushes, &PushTimes::pack_seconds)),
+        1e3 * Median(Column(row.pushes, &PushTimes::pause_seconds)),
+        Median(Column(row.pushes, &PushTimes::prepare_seconds)));
+  }
+  if (result.quiet_gaps_ms.empty()) return out;
+  absl::StrAppend(&out,
+                  "\nthe longest time between two tokens of a completion, at the first server:\n",
+                  "  without pushes: ", GapText(result.quiet_gaps_ms), "\n");
+  for (const PushRow& row : result.rows) {
+    absl::StrAppend(&out, "  ", row.servers, " ", row.transport, " ", FormOf(row),
+                    " one push after the other: ", GapText(row.token_gaps_ms), "\n");
+  }
+  return out;
+}
+
+std::string ToJson(const PushBenchResult& result) {
+  nlohmann::json out = {{"dense_bytes", result.dense_bytes},
+                        {"num_parameters", result.num_parameters},
+                        {"loopback_bytes_per_second", result.loopback_bytes_per_second},
+                        {"rows", nlohmann::json::array()}};
+  const auto spread = [](const std::vector<double>& values) {
+    return nlohmann::json{
+        {"median", Median(values)}, {"least", Quantile(values, 0)}, {"most", Quantile(values, 1)}};
+  };
+  const auto gaps = [](const std::vector<double>& values) {
+    return nlohmann::json{{"p50", Quantile(values, 0.5)},
+                          {"p99", Quantile(values, 0.99)},
+                          {"most", Quantile(values, 1)}};
+  };
+  for (const PushRow& row : result.rows) {
+    nlohmann::json one = {
+        {"servers", row.servers},
+        {"transport", row.transport},
+        {"form", FormOf(row)},
+        {"wire_bytes", row.pushes.empty() ? 0 : row.pushes.back().wire_bytes},
+        {"push_seconds", spread(Column(row.pushes, &PushTimes::seconds))},
+        {"send_seconds", spread(Column(row.pushes, &PushTimes::send_seconds))},
+        {"verify_seconds", spread(Column(row.pushes, &PushTimes::verify_seconds))},
+        {"pack_seconds", spread(Column(row.pushes, &PushTimes::pack_seconds))},
+        {"pause_seconds", spread(Column(row.pushes, &PushTimes::pause_seconds))},
+        {"prepare_seconds", spread(Column(row.pushes, &PushTimes::prepare_seconds))}};
+    if (!row.token_gaps_ms.empty()) one["longest_token_gap_ms"] = gaps(row.token_gaps_ms);
+    out["rows"].push_back(std::move(one));
+  }
+  if (!result.quiet_gaps_ms.empty()) {
+    out["longest_token_gap_ms_without_pushes"] = gaps(result.quiet_gaps_ms);
+  }
+  return out.dump(1) + "\n";
 }
 
 }  // namespace tandem::cli

@@ -71,22 +71,22 @@ absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, 
   BenchTimes times;
   while (engine.HasWork()) {
     TANDEM_RETURN_IF_ERROR(engine.Step().status());
-    if (times.prefill_seconds > 0) continue;
+    if (times.prefill.seconds > 0) continue;
     const rollout::EngineStats now = engine.Stats();
     if (now.num_prompt_tokens_computed < prompts) continue;
-    times.prefill_seconds = MonotonicSeconds() - start;
+    times.prefill.seconds = MonotonicSeconds() - start;
     prefilled = now;
   }
   const rollout::EngineStats after = engine.Stats();
-  times.decode_seconds = MonotonicSeconds() - start - times.prefill_seconds;
-  times.prefill_bytes = prefilled.step_bytes - before.step_bytes;
-  times.prefill_flops = prefilled.step_flops - before.step_flops;
-  times.decode_bytes = after.step_bytes - prefilled.step_bytes;
-  times.decode_flops = after.step_flops - prefilled.step_flops;
-  times.prefill_tokens = groups * c.prompt_tokens;  // computed once for a group
+  times.decode.seconds = MonotonicSeconds() - start - times.prefill.seconds;
+  times.prefill.bytes = prefilled.step_bytes - before.step_bytes;
+  times.prefill.flops = prefilled.step_flops - before.step_flops;
+  times.decode.bytes = after.step_bytes - prefilled.step_bytes;
+  times.decode.flops = after.step_flops - prefilled.step_flops;
+  times.prefill.tokens = groups * c.prompt_tokens;  // computed once for a group
   // This is not batch x (new - 1), because the first groups already decode while later prompts are
   // computed.
-  times.decode_tokens =
+  times.decode.tokens =
       static_cast<int64_t>(after.num_tokens_sampled - prefilled.num_tokens_sampled);
   return times;
 }
@@ -219,11 +219,9 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
       ->check(CheckCase)
       ->capture_default_str();
   AddPositive(sub, "--prompt-tokens", flags->prompt_tokens, "tokens of a prompt in decode cases");
-  sub->add_option("--max-new-tokens", flags->new_tokens,
-                  "tokens of a completion in decode cases; end tokens are ignored, so that all "
-                  "have this many")
-      ->check(CLI::Range(2, 1 << 20))
-      ->capture_default_str();
+  AddRange(sub, "--max-new-tokens", flags->new_tokens, 2, 1 << 20,
+           "tokens of a completion in decode cases; end tokens are ignored, so that all "
+           "have this many");
   AddPositive(sub, "--repeats", flags->repeats, "passes over all cases and peers");
   AddThreadsFlag(sub, flags->threads);
   sub->add_option(

@@ -51,9 +51,7 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen) {
   AddPositive(sub, "--max-new-tokens", load.new_tokens,
               "tokens of a completion; end tokens are ignored, so that all have this many");
   CLI::Option* concurrency =
-      sub->add_option("--concurrency", load.concurrency, "closed loop: groups in flight")
-          ->check(CLI::Range(1, 4096))
-          ->capture_default_str();
+      AddRange(sub, "--concurrency", load.concurrency, 1, 4096, "closed loop: groups in flight");
   sub->add_option("--rate", load.groups_per_second,
                   "open loop: groups per second with Poisson arrivals, independent of the answers")
       ->check(CLI::PositiveNumber)

@@ -60,8 +60,7 @@ absl::StatusOr<std::pair<int64_t, int64_t>> ParseSplit(const std::string& text) 
   int64_t trainer = 0, rollout = 0;
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &trainer) ||
       !absl::SimpleAtoi(parts[1], &rollout) || trainer < 1 || rollout < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--split ", text, ": want TRAINER:ROLLOUT, GPUs of each"));
+    return InvalidArgument("--split ", text, ": want TRAINER:ROLLOUT, GPUs of each");
   }
   return std::pair(trainer, rollout);
 }
@@ -82,9 +81,8 @@ absl::StatusOr<simulate::SizeResult> RunOne(const SimulateFlags& flags,
   if (flags.split.empty()) return RunSize(shape, gpus, workload, constants);
   TANDEM_ASSIGN_OR_RETURN(const auto split, ParseSplit(flags.split));
   simulate::SizeResult size{.gpus = gpus};
-  TANDEM_ASSIGN_OR_RETURN(simulate::SplitResult result,
+  TANDEM_ASSIGN_OR_RETURN(size.splits.emplace_back(),
                           RunSplit(shape, split.first, split.second, workload, constants));
-  size.splits.push_back(std::move(result));
   return size;
 }
 
@@ -111,8 +109,7 @@ absl::Status Simulate(SimulateFlags flags) {
   std::vector<simulate::SizeResult> sizes;
   for (const int64_t gpus : flags.gpus) {
     live.Update(absl::StrCat("bench simulate: ", gpus, " GPUs"));
-    TANDEM_ASSIGN_OR_RETURN(simulate::SizeResult size, RunOne(flags, shape, gpus, constants));
-    sizes.push_back(std::move(size));
+    TANDEM_ASSIGN_OR_RETURN(sizes.emplace_back(), RunOne(flags, shape, gpus, constants));
   }
   std::vector<simulate::RangeEffect> effects;
   if (flags.ranges) {
@@ -133,29 +130,20 @@ std::string CheckLengths(const std::string& text) {
 void AddWorkload(CLI::App* sub, SimulateFlags* flags) {
   simulate::Workload& workload = flags->workload;
   CLI::Option* prompts =
-      sub->add_option("--prompts", workload.prompts, "prompts (groups) per train step")
-          ->check(CLI::Range(1, 1 << 20))
-          ->capture_default_str();
+      AddRange(sub, "--prompts", workload.prompts, 1, 1 << 20, "prompts (groups) per train step");
   sub->add_option("--prompts-per-gpu", flags->prompts_per_gpu,
                   "prompts per GPU, instead of --prompts")
       ->check(CLI::PositiveNumber)
       ->excludes(prompts);
-  sub->add_option("--group-size", workload.group, "completions of a prompt")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  sub->add_option("--prompt-tokens", workload.prompt_tokens, "tokens of a prompt")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  AddRange(sub, "--group-size", workload.group, 1, 4096, "completions of a prompt");
+  AddRange(sub, "--prompt-tokens", workload.prompt_tokens, 1, 1 << 20, "tokens of a prompt");
   sub->add_option("--lengths", workload.lengths,
                   "lengths of completions: fixed:N, uniform:LOW-HIGH or lognormal:MEAN:SIGMA:LIMIT")
       ->check(CheckLengths)
       ->capture_default_str();
-  sub->add_option("--staleness", workload.max_staleness, "trainer.max_staleness")
-      ->check(CLI::Range(0, 64))
-      ->capture_default_str();
-  sub->add_option("--steps", workload.steps, "train steps, after the S + 1 that fill the pipeline")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+  AddRange(sub, "--staleness", workload.max_staleness, 0, 64, "trainer.max_staleness");
+  AddRange(sub, "--steps", workload.steps, 1, 1000,
+           "train steps, after the S + 1 that fill the pipeline");
   sub->add_option("--seed", workload.seed, "seed of the lengths")->capture_default_str();
 }
 

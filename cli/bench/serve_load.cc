@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
@@ -90,59 +89,43 @@ ServedGroup Ask(Stub& stub, const ServeLoad& load,
 }
 
 // Requests all groups, with one thread per group in flight.
-class Load {
- public:
-  Load(const ServeLoad& load, Stub& stub, int64_t vocab_size,
-       const std::function<void(int64_t)>& progress)
-      : load_(load), stub_(stub), vocab_size_(vocab_size), progress_(progress) {
-    result_.groups.resize(static_cast<size_t>(load.groups));
-    if (load.groups_per_second > 0) due_ = ArrivalTimes(load);
-  }
-
-  ServeResult Run() {
-    // In an open loop no request may wait for an answer, so every group has a thread.
-    const int64_t threads = due_.empty() ? std::min(load_.concurrency, load_.groups) : load_.groups;
-    start_ = MonotonicSeconds();
-    std::vector<std::thread> asking;
-    for (int64_t i = 0; i < threads; ++i) {
-      asking.emplace_back([this] {
-        for (int64_t g; (g = next_.fetch_add(1)) < load_.groups;) AskFor(g);
-      });
-    }
-    for (std::thread& thread : asking) thread.join();
-    result_.seconds = MonotonicSeconds() - start_;
-    return std::move(result_);
-  }
-
- private:
-  void AskFor(int64_t g) {
-    const auto request = MakeRequest(load_, vocab_size_, g);
+ServeResult RunLoad(const ServeLoad& load, Stub& stub, int64_t vocab_size,
+                    const std::function<void(int64_t)>& progress) {
+  const bool open_loop = load.groups_per_second > 0;
+  const std::vector<double> due_times = open_loop ? ArrivalTimes(load) : std::vector<double>();
+  ServeResult result{.groups = std::vector<ServedGroup>(static_cast<size_t>(load.groups))};
+  std::atomic<int64_t> next = 0;
+  Mutex mutex;
+  int64_t done = 0;  // guarded by `mutex`, as `result`
+  const double start = MonotonicSeconds();
+  const auto ask_for = [&](int64_t g) {
+    const auto request = MakeRequest(load, vocab_size, g);
     double due = MonotonicSeconds();
-    if (!due_.empty()) {
-      due = start_ + due_[static_cast<size_t>(g)];
+    if (open_loop) {
+      due = start + due_times[static_cast<size_t>(g)];
       const double wait = due - MonotonicSeconds();
       if (wait > 0) std::this_thread::sleep_for(std::chrono::duration<double>(wait));
     }
     const double sent = MonotonicSeconds();
-    ServedGroup group = Ask(stub_, load_, request);
+    ServedGroup group = Ask(stub, load, request);
     group.total_ms = (MonotonicSeconds() - due) * 1e3;
     group.late_ms = (sent - due) * 1e3;
-    MutexLock lock(&mu_);
-    result_.groups[static_cast<size_t>(g)] = std::move(group);
-    progress_(++done_);
+    MutexLock lock(&mutex);
+    result.groups[static_cast<size_t>(g)] = std::move(group);
+    progress(++done);
+  };
+  // In an open loop no request may wait for an answer, so every group has a thread.
+  const int64_t num_threads = open_loop ? load.groups : std::min(load.concurrency, load.groups);
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < num_threads; ++i) {
+    threads.emplace_back([&] {
+      for (int64_t g; (g = next.fetch_add(1)) < load.groups;) ask_for(g);
+    });
   }
-
-  const ServeLoad& load_;
-  Stub& stub_;
-  const int64_t vocab_size_;
-  const std::function<void(int64_t)>& progress_;
-  std::vector<double> due_;  // empty: closed loop
-  double start_ = 0;
-  std::atomic<int64_t> next_{0};
-  Mutex mu_;
-  int64_t done_ ABSL_GUARDED_BY(mu_) = 0;
-  ServeResult result_;
-};
+  for (std::thread& thread : threads) thread.join();
+  result.seconds = MonotonicSeconds() - start;
+  return result;
+}
 
 // A time in the result: its names, and its values over the groups or completions that were
 // answered.
@@ -198,11 +181,11 @@ absl::StatusOr<ServeResult> RunServeLoad(const ServeLoad& load,
   rpc::SetDeadline(context, absl::Seconds(kInfoSeconds));
   TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(stub->GetInfo(&context, {}, &info), load.address));
   if (load.prompt_tokens + load.new_tokens > info.max_context_tokens()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompts of ", load.prompt_tokens, " and completions of ", load.new_tokens,
-                     " tokens do not fit the server's context of ", info.max_context_tokens()));
+    return InvalidArgument("prompts of ", load.prompt_tokens, " and completions of ",
+                           load.new_tokens, " tokens do not fit the server's context of ",
+                           info.max_context_tokens());
   }
-  return Load(load, *stub, info.vocab_size(), progress).Run();
+  return RunLoad(load, *stub, info.vocab_size(), progress);
 }
 
 bool AnyServed(const ServeResult& result) {

@@ -58,6 +58,14 @@ bool AnyServed(const ServeResult& result);
 double Quantile(std::vector<double> values, double q);
 inline double Median(const std::vector<double>& values) { return Quantile(values, 0.5); }
 
+// One field of all records.
+template <typename Record>
+std::vector<double> Column(const std::vector<Record>& records, double Record::*field) {
+  std::vector<double> values;
+  for (const Record& record : records) values.push_back(record.*field);
+  return values;
+}
+
 // Throughput, answers by code, and p50, p90, p99 and maximum of each time. Pure.
 std::string ToText(const ServeLoad& load, const ServeResult& result);
 std::string ToJson(const ServeLoad& load, const ServeResult& result);

@@ -40,8 +40,7 @@ absl::Status WriteKubernetes(const RenderFlags& flags) {
   std::error_code ignored;
   if (fs::exists(out, ignored) && !fs::exists(out + "/kustomization.yaml", ignored) &&
       !fs::is_empty(out, ignored)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(out, " holds other things: name another folder with --out"));
+    return AlreadyExists(out, " holds other things: name another folder with --out");
   }
   for (const auto& [path, contents] : files) {
     const fs::path target = fs::path(out) / path;
@@ -155,10 +154,7 @@ void AddRenderCommand(CLI::App& app, Action& chosen) {
                                "folder to write; default: NAME-k8s", *flags);
   EndHelp(*k8s, "Options: section launch.kubernetes of the run file (docs/configuration.md).",
           "tandem render k8s examples/demo.yaml --out demo-k8s");
-  SetAction(*k8s, chosen, [flags] {
-    const absl::Status written = WriteKubernetes(*flags);
-    return written.ok() ? 0 : FailUsage(written);
-  });
+  SetAction(*k8s, chosen, [flags] { return FinishUsage(WriteKubernetes(*flags)); });
 
   CLI::App* slurm = AddScheduler(render, "slurm", "One sbatch script that runs servers and trainer",
                                  "run file; section launch.slurm says what to ask for",

@@ -35,29 +35,21 @@ struct Plan {
 };
 
 const char* OverlayName(KubernetesOverlay overlay) {
-  switch (overlay) {
-    case KubernetesOverlay::kJobSet:
-      return "jobset";
-    case KubernetesOverlay::kElastic:
-      return "elastic";
-    case KubernetesOverlay::kPlain:
-      return "plain";
-  }
-  return "";
+  constexpr const char* kNames[] = {"jobset", "elastic", "plain"};
+  return kNames[static_cast<size_t>(overlay)];
 }
 
 absl::Status CheckPaths(const RunFile& file) {
   const trainer::TrainerOptions& trainer = file.trainer();
   const std::pair<const char*, std::string> paths[] = {
-      {"server.model", file.server_model()},      {"trainer.model", trainer.model},
+      {"server.model", file.server().model},      {"trainer.model", trainer.model},
       {"trainer.data.train", trainer.data.train}, {"trainer.data.eval", trainer.data.eval},
       {"trainer.probe.file", trainer.probe.file}, {"trainer.run.out", trainer.out}};
   for (const auto& [option, path] : paths) {
     if (!path.starts_with('/') || path.starts_with("/workspace/")) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(option, " is ", path, ", a path of this machine: pods see the volume ",
-                     file.launch().kubernetes.claim,
-                     " at /workspace; put it there and name it by its path on the volume"));
+    return InvalidArgument(option, " is ", path, ", a path of this machine: pods see the volume ",
+                           file.launch().kubernetes.claim,
+                           " at /workspace; put it there and name it by its path on the volume");
   }
   return absl::OkStatus();
 }
@@ -76,9 +68,9 @@ absl::StatusOr<Plan> MakePlan(const RunFile& file) {
   }
   if (file.trainer().learner.device == Device::kCuda) plan.gpus_per_trainer = plan.ranks_per_pod;
   if (file.trainer().deterministic && plan.overlay != KubernetesOverlay::kJobSet) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("trainer.deterministic needs the same servers from start to end, and overlay ",
-                     OverlayName(plan.overlay), " finds them by name: use overlay jobset"));
+    return InvalidArgument(
+        "trainer.deterministic needs the same servers from start to end, and overlay ",
+        OverlayName(plan.overlay), " finds them by name: use overlay jobset");
   }
   return plan;
 }
@@ -310,10 +302,10 @@ absl::StatusOr<std::string> KubernetesName(const RunFile& file) {
   });
   if (name.empty() || !plain || !absl::ascii_islower(static_cast<unsigned char>(name.front())) ||
       name.back() == '-' || name.size() > kLongestName) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         given.empty() ? "trainer.run.name" : "launch.kubernetes.name", " '", name,
         "' cannot be part of the names of objects: set launch.kubernetes.name to at most ",
-        kLongestName, " lower case letters, digits and '-', a letter first"));
+        kLongestName, " lower case letters, digits and '-', a letter first");
   }
   return name;
 }

@@ -44,14 +44,13 @@ class Sbatch {
   }
   void Check(const char* name, const std::string& value) {
     if (IsPlain(value)) return;
-    problem_.Update(absl::InvalidArgumentError(
-        absl::StrCat("launch.slurm.", name, " is '", value,
-                     "': only letters, digits and _-.,:+@/ are passed on")));
+    problem_.Update(InvalidArgument("launch.slurm.", name, " is '", value,
+                                    "': only letters, digits and _-.,:+@/ are passed on"));
   }
   void AddLine(const std::string& line) {
     if (!absl::StartsWith(line, "-") || line.find_first_of("\n\r") != std::string::npos) {
-      problem_.Update(absl::InvalidArgumentError(absl::StrCat(
-          "launch.slurm.sbatch: '", line, "' is not an option of sbatch, like --constraint=h100")));
+      problem_.Update(InvalidArgument("launch.slurm.sbatch: '", line,
+                                      "' is not an option of sbatch, like --constraint=h100"));
     }
     Add(line);
   }
@@ -92,26 +91,6 @@ absl::StatusOr<std::string> SbatchLines(const SlurmJob& job) {
   return sbatch.Lines();
 }
 
-// The settings that slurm_script_body.sh reads: "name=value" and "name=(a b)".
-class Settings {
- public:
-  void Number(const char* name, int64_t value) { absl::StrAppend(&text_, name, "=", value, "\n"); }
-  void Text(const char* name, const std::string& value) {
-    absl::StrAppend(&text_, name, "=", ShellQuote(value), "\n");
-  }
-  void List(const char* name, const std::vector<std::string>& words) {
-    absl::StrAppend(&text_, name, "=(");
-    for (size_t i = 0; i < words.size(); ++i) {
-      absl::StrAppend(&text_, i == 0 ? "" : " ", ShellQuote(words[i]));
-    }
-    absl::StrAppend(&text_, ")\n");
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
-
 std::vector<std::string> ContainerOptions(const SlurmJob& job) {
   const SlurmOptions& slurm = job.launch.slurm;
   if (slurm.container_image.empty()) return {};
@@ -123,49 +102,60 @@ std::vector<std::string> ContainerOptions(const SlurmJob& job) {
   return options;
 }
 
+// The settings that slurm_script_body.sh reads: "name=value" and "name=(a b)".
 std::string SettingsOf(const SlurmJob& job) {
   const SlurmLayout& layout = job.layout;
   const SlurmOptions& slurm = job.launch.slurm;
-  Settings settings;
-  settings.Text("directory", job.directory);
-  settings.Text("run_directory", job.run_directory);
-  settings.Text("rollout_server", job.server_program);
-  settings.Text("trainer", job.trainer_program);
-  settings.List("inputs", job.inputs);
-  settings.List("container", ContainerOptions(job));
-  settings.Number("num_nodes", layout.num_nodes);
-  settings.Number("num_servers", job.launch.num_servers);
-  settings.Number("servers_per_node", layout.servers_per_node);
-  settings.Number("first_server_node", layout.first_server_node);
-  settings.Number("base_port", job.launch.base_port);
+  std::string out;
+  const auto number = [&](const char* name, int64_t value) {
+    absl::StrAppend(&out, name, "=", value, "\n");
+  };
+  const auto text = [&](const char* name, const std::string& value) {
+    absl::StrAppend(&out, name, "=", ShellQuote(value), "\n");
+  };
+  const auto list = [&](const char* name, const std::vector<std::string>& words) {
+    absl::StrAppend(&out, name, "=(");
+    for (size_t i = 0; i < words.size(); ++i) {
+      absl::StrAppend(&out, i == 0 ? "" : " ", ShellQuote(words[i]));
+    }
+    absl::StrAppend(&out, ")\n");
+  };
+  text("directory", job.directory);
+  text("run_directory", job.run_directory);
+  text("rollout_server", job.server_program);
+  text("trainer", job.trainer_program);
+  list("inputs", job.inputs);
+  list("container", ContainerOptions(job));
+  number("num_nodes", layout.num_nodes);
+  number("num_servers", job.launch.num_servers);
+  number("servers_per_node", layout.servers_per_node);
+  number("first_server_node", layout.first_server_node);
+  number("base_port", job.launch.base_port);
   const size_t colon = job.observe_listen.rfind(':');
   int64_t observe_port = 0;
-  if (colon != std::string::npos &&
-      !absl::SimpleAtoi(job.observe_listen.substr(colon + 1), &observe_port)) {
-    observe_port = 0;
-  }
-  settings.Text("observe_host", job.observe_listen.substr(0, observe_port > 0 ? colon : 0));
-  settings.Number("observe_port", observe_port);
-  settings.Number("gpus_per_node", layout.gpus_per_node);
+  const bool has_port = colon != std::string::npos &&
+                        absl::SimpleAtoi(job.observe_listen.substr(colon + 1), &observe_port);
+  if (!has_port) observe_port = 0;
+  text("observe_host", job.observe_listen.substr(0, observe_port > 0 ? colon : 0));
+  number("observe_port", observe_port);
+  number("gpus_per_node", layout.gpus_per_node);
   const std::string cpus = "--cpus-per-task=";
-  settings.List(
-      "preflight_step",
-      {absl::StrCat("--nodes=", layout.num_nodes), absl::StrCat("--ntasks=", layout.num_nodes),
-       "--ntasks-per-node=1", cpus + "1", Gres(slurm, layout.gpus_per_node)});
-  settings.List("server_step",
-                {"--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
-                 absl::StrCat(cpus, slurm.cpus_per_server), Gres(slurm, layout.gpus_per_server)});
-  settings.List("trainer_step",
-                {"--relative=0", absl::StrCat("--nodes=", layout.rank_nodes),
-                 absl::StrCat("--ntasks=", job.launch.num_ranks),
-                 absl::StrCat("--ntasks-per-node=", layout.ranks_per_node),
-                 absl::StrCat(cpus, slurm.cpus_per_rank),
-                 Gres(slurm, layout.gpus_per_rank * layout.ranks_per_node),
-                 absl::StrCat("--wait=", std::llround(std::ceil(job.launch.stop_seconds)))});
-  settings.Number("ready_seconds", std::llround(std::ceil(job.launch.ready_seconds)));
-  settings.Number("stop_seconds", std::llround(std::ceil(job.launch.stop_seconds)));
-  settings.Number("max_restarts", slurm.max_restarts);
-  return settings.text();
+  list("preflight_step",
+       {absl::StrCat("--nodes=", layout.num_nodes), absl::StrCat("--ntasks=", layout.num_nodes),
+        "--ntasks-per-node=1", cpus + "1", Gres(slurm, layout.gpus_per_node)});
+  list("server_step",
+       {"--nodes=1", "--ntasks=1", "--ntasks-per-node=1", absl::StrCat(cpus, slurm.cpus_per_server),
+        Gres(slurm, layout.gpus_per_server)});
+  list("trainer_step", {"--relative=0", absl::StrCat("--nodes=", layout.rank_nodes),
+                        absl::StrCat("--ntasks=", job.launch.num_ranks),
+                        absl::StrCat("--ntasks-per-node=", layout.ranks_per_node),
+                        absl::StrCat(cpus, slurm.cpus_per_rank),
+                        Gres(slurm, layout.gpus_per_rank * layout.ranks_per_node),
+                        absl::StrCat("--wait=", std::llround(std::ceil(job.launch.stop_seconds)))});
+  number("ready_seconds", std::llround(std::ceil(job.launch.ready_seconds)));
+  number("stop_seconds", std::llround(std::ceil(job.launch.stop_seconds)));
+  number("max_restarts", slurm.max_restarts);
+  return out;
 }
 
 // A word that does not occur in `text`, to end a here-document.
@@ -179,8 +169,7 @@ absl::StatusOr<std::string> SetupLines(const SlurmOptions& slurm) {
   std::string lines;
   for (const std::string& line : slurm.setup) {
     if (line.find_first_of("\n\r") != std::string::npos) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("launch.slurm.setup: '", line, "' is more than one line"));
+      return InvalidArgument("launch.slurm.setup: '", line, "' is more than one line");
     }
     absl::StrAppend(&lines, line, "\n");
   }
@@ -199,9 +188,8 @@ absl::StatusOr<SlurmLayout> PlanSlurmLayout(const LaunchOptions& launch, bool se
   layout.gpus_per_server =
       launch.gpus_per_server > 0 ? launch.gpus_per_server : (server_on_gpu ? 1 : 0);
   if (slurm.server_nodes > launch.num_servers) {
-    return absl::InvalidArgumentError(absl::StrCat("launch.slurm.server_nodes ", slurm.server_nodes,
-                                                   " for ", launch.num_servers,
-                                                   " servers: a node would have none"));
+    return InvalidArgument("launch.slurm.server_nodes ", slurm.server_nodes, " for ",
+                           launch.num_servers, " servers: a node would have none");
   }
   const bool shared = slurm.server_nodes == 0;
   const int64_t server_nodes = shared ? layout.rank_nodes : slurm.server_nodes;

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cli/io/subcommand.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::cli {
 namespace {
@@ -55,15 +56,14 @@ absl::Status CheckIsOneCapture(const std::string& path) {
   }
   const auto captures = CapturesOf(run);
   if (captures.empty()) {
-    return AsUsageError(absl::InvalidArgumentError(
-        absl::StrCat(path,
-                     " is a run without captures: a run with trainer.capture.every=N keeps one "
-                     "every N train steps")));
+    return AsUsageError(
+        InvalidArgument(path,
+                        " is a run without captures: a run with trainer.capture.every=N keeps one "
+                        "every N train steps"));
   }
   std::string list;
   for (const auto& [step, capture] : captures) absl::StrAppend(&list, "\n  ", capture);
-  return AsUsageError(
-      absl::InvalidArgumentError(absl::StrCat(path, " is a run; name one of its captures:", list)));
+  return AsUsageError(InvalidArgument(path, " is a run; name one of its captures:", list));
 }
 
 int ExitAfterCapture(const absl::StatusOr<int>& code) {

@@ -53,13 +53,12 @@ absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& at
 // Returns exit code 3 for a capture that is not comparable, after the findings are printed.
 absl::StatusOr<int> RunAttribute(const AttributeFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.options.capture));
-  const auto attribution =
-      WithPassLine([&](const auto& progress) { return drift::Attribute(flags.options, progress); });
-  TANDEM_RETURN_IF_ERROR(attribution.status());
-  if (!flags.html.empty()) TANDEM_RETURN_IF_ERROR(WritePage(flags, *attribution));
-  TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, drift::AttributionTable(*attribution),
-                                     drift::AttributionJson(*attribution)));
-  return ToInt(attribution->findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
+  TANDEM_ASSIGN_OR_RETURN(const drift::Attribution attribution,
+                          drift::Attribute(flags.options, PassLine()));
+  if (!flags.html.empty()) TANDEM_RETURN_IF_ERROR(WritePage(flags, attribution));
+  TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, drift::AttributionTable(attribution),
+                                     drift::AttributionJson(attribution)));
+  return ToInt(attribution.findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
 }
 
 }  // namespace
@@ -80,8 +79,7 @@ void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
       "attribution.html in the capture's directory, the run's report links to it");
   EndHelp(*sub, kFindingsHelp,
           "tandem drift attribute runs/NAME/captures/step_1 --json-out attribution.json");
-  sub->callback(
-      [flags, &chosen] { chosen = [flags] { return ExitAfterCapture(RunAttribute(*flags)); }; });
+  SetAction(*sub, chosen, [flags] { return ExitAfterCapture(RunAttribute(*flags)); });
 }
 
 }  // namespace tandem::cli

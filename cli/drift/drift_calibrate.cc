@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/drift/progress_lines.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_directory.h"
 #include "common/base/status_macros.h"
@@ -45,7 +46,7 @@ absl::StatusOr<std::unique_ptr<drift::Subject>> MakeSubject(const CalibrateFlags
   const std::string model = flags.out + "/model";
   std::error_code ignored;
   if (!std::filesystem::exists(model + "/config.json", ignored)) {
-    FreshModelShape shape;
+    ModelConfig shape = FreshModelShape();
     shape.tie_word_embeddings = false;
     TANDEM_RETURN_IF_ERROR(
         WriteFreshModel(model, shape, kTokenizerText, flags.study.seed).status());
@@ -123,25 +124,18 @@ void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen) {
                   "directory for trials.jsonl, calibration.json and calibration.md; trials already "
                   "in it are not made again")
       ->required();
-  sub->add_option("--captures", flags->grid.captures,
-                  "of each injector, over its strengths; of a pair an eighth, of an unmodelled "
-                  "fault a quarter as many")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  sub->add_option("--nulls", flags->grid.healthy, "captures without a fault")
-      ->check(CLI::Range(0, 100000))
-      ->capture_default_str();
+  AddRange(sub, "--captures", flags->grid.captures, 1, 100000,
+           "of each injector, over its strengths; of a pair an eighth, of an unmodelled "
+           "fault a quarter as many");
+  AddRange(sub, "--nulls", flags->grid.healthy, 0, 100000, "captures without a fault");
   sub->add_option("--faults", flags->grid.faults, "only these, for instance none,temperature,top_p")
       ->delimiter(',')
       ->check(CheckFault);
   sub->add_option("--seed", flags->study.seed, "of the model's weights")->capture_default_str();
-  sub->add_option("--threads", flags->threads, "trials side by side")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  AddRange(sub, "--threads", flags->threads, 1, 1024, "trials side by side");
   EndHelp(*sub, "",
           "tandem drift calibrate --out calibration --captures 4 --nulls 4 --faults none,top_p");
-  sub->callback(
-      [flags, &chosen] { chosen = [flags] { return ExitAfterStudy(Calibrate(*flags)); }; });
+  SetAction(*sub, chosen, [flags] { return ExitAfterStudy(Calibrate(*flags)); });
 }
 
 }  // namespace tandem::cli

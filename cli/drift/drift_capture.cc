@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cli/drift/server_capture.h"
 #include "cli/io/live_line.h"
 #include "cli/io/shared_flags.h"
@@ -31,8 +32,7 @@ absl::Status Capture(const CaptureFlags& flags, const rpc::Caller& caller) {
   CaptureRequest request = flags.request;
   request.caller = caller;
   if (std::filesystem::exists(flags.out)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(flags.out, " exists: name a directory that is not there yet (--out)"));
+    return AlreadyExists(flags.out, " exists: name a directory that is not there yet (--out)");
   }
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(request.model));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(request.model));
@@ -53,24 +53,18 @@ absl::Status Capture(const CaptureFlags& flags, const rpc::Caller& caller) {
   for (const std::string& fault : capture.manifest.injected) {
     std::fprintf(stderr, "tandem: FAULT INJECTED: %s\n", fault.c_str());
   }
-  std::printf("%s: %lld completions, %lld tokens of version %lld\n", flags.out.c_str(),
-              static_cast<long long>(capture.num_completions()),
-              static_cast<long long>(capture.num_tokens()),
-              static_cast<long long>(capture.manifest.proximal_version));
+  absl::PrintF("%s: %d completions, %d tokens of version %d\n", flags.out,
+               capture.num_completions(), capture.num_tokens(), capture.manifest.proximal_version);
   return absl::OkStatus();
 }
 
 void AddSampling(CLI::App* sub, offpolicy::CapturedSampling& sampling) {
-  sub->add_option("--temperature", sampling.temperature, "logits are divided by it")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  AddPositive(sub, "--temperature", sampling.temperature, "logits are divided by it");
   sub->add_option("--top-k", sampling.top_k, "0: off")->check(CLI::NonNegativeNumber);
   sub->add_option("--top-p", sampling.top_p, "1: off")->check(CLI::Range(0.0, 1.0));
   sub->add_option("--min-p", sampling.min_p, "0: off")->check(CLI::Range(0.0, 1.0));
-  sub->add_option("--max-new-tokens", sampling.max_new_tokens,
-                  "of a completion, stop token included")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  AddPositive(sub, "--max-new-tokens", sampling.max_new_tokens,
+              "of a completion, stop token included");
 }
 
 }  // namespace
@@ -86,19 +80,13 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--data", flags->data_file, "JSON lines of prompts, as trainer.data.train takes")
       ->required();
   sub->add_option("--out", flags->out, "directory to write; must not exist")->required();
-  sub->add_option("--groups", flags->groups, "prompts, in an order that the seed shuffles")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  sub->add_option("--group-size", request.completions, "completions of each prompt")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  AddPositive(sub, "--groups", flags->groups, "prompts, in an order that the seed shuffles");
+  AddRange(sub, "--group-size", request.completions, 1, 1024, "completions of each prompt");
   AddSampling(sub, request.sampling);
   sub->add_flag("!--no-chat", flags->data.chat, "prompts as they are, without the chat template");
   sub->add_option("--seed", request.seed, "of prompt order and samples")->capture_default_str();
   AddCallerFlags(sub, &flags->tls);
-  sub->add_option("--timeout", request.timeout_seconds, "seconds of one group")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  AddPositive(sub, "--timeout", request.timeout_seconds, "seconds of one group");
   EndHelp(
       *sub,
       "Nothing is re-scored: `tandem drift attribute OUT --weights MODEL` does that, with the fp32 "
@@ -106,13 +94,9 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
       "bf16 weights the server loaded. Captures with the trainer's side come from a run\n"
       "(trainer.capture.every).",
       "tandem drift capture 127.0.0.1:50051 --model MODEL --data train.jsonl --out capture");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const auto caller = LoadCaller(flags->tls);
-      if (!caller.ok()) return FailUsage(caller.status());
-      const absl::Status status = Capture(*flags, *caller);
-      return status.ok() ? 0 : Fail(status);
-    };
+  SetAction(*sub, chosen, [flags] {
+    const auto caller = LoadCaller(flags->tls);
+    return caller.ok() ? Finish(Capture(*flags, *caller)) : FailUsage(caller.status());
   });
 }
 

@@ -9,13 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/drift/progress_lines.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/run/local_run.h"
 #include "common/base/exit_codes.h"
-#include "common/base/status_macros.h"
-#include "common/files/file_system.h"
 #include "common/options/command_line.h"
 #include "drift_lab/ablation/attribution.h"
 #include "drift_lab/pages/attribution_report.h"
@@ -50,31 +47,26 @@ std::string CausesOf(const drift::Attribution& attribution) {
     names.emplace_back(drift::DiscreteFaultName(finding.fault));
   }
   for (const drift::NamedCause& cause : attribution.verdict.named) {
-    names.push_back(cause.label.empty() ? cause.cause
-                                        : absl::StrCat(cause.cause, " (", cause.label, ")"));
+    const std::string name(drift::PartName(cause.part));
+    names.push_back(cause.label.empty() ? name : absl::StrCat(name, " (", cause.label, ")"));
   }
   return names.empty() ? "nothing" : absl::StrJoin(names, ", ");
 }
 
 int Inject(const InjectFlags& flags) {
   const auto run = RunLocally(FaultTestOf(flags));
-  if (!run.ok()) {
-    PrintFailure(run.status());
-    return ToInt(trainer::ExitCodeOf(run.status()));
-  }
+  if (!run.ok()) return FailUsage(run.status());
   if (run->exit_code != ExitCode::kOk) return ToInt(run->exit_code);
   drift::AttributionOptions options;
   options.capture = absl::StrCat(run->run_directory, "/captures/step_", flags.steps);
-  const auto attribution =
-      WithPassLine([&](const auto& progress) { return drift::Attribute(options, progress); });
+  const auto attribution = drift::Attribute(options, PassLine());
   if (!attribution.ok()) return Fail(attribution.status());
-  const absl::Status printed = PrintResult(
+  return Finish(PrintResult(
       flags.json,
       absl::StrCat(drift::AttributionTable(*attribution),
                    "\ninjected: ", absl::StrJoin(flags.parameters, ", "),
                    "\nnamed:    ", CausesOf(*attribution), "\ncapture:  ", options.capture, "\n"),
-      drift::AttributionJson(*attribution));
-  return printed.ok() ? 0 : Fail(printed);
+      drift::AttributionJson(*attribution)));
 }
 
 }  // namespace
@@ -95,15 +87,13 @@ void AddDriftInjectCommand(CLI::App& drift, Action& chosen) {
       ->expected(1)
       ->required();
   AddRunSetFlag(sub, flags->sets);
-  sub->add_option("--steps", flags->steps, "of the fault test; the last one is captured")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+  AddRange(sub, "--steps", flags->steps, 1, 1000, "of the fault test; the last one is captured");
   AddJsonFlags(sub, &flags->json);
   EndHelp(*sub,
           "Fault parameters: `tandem run --help-config`, section drift.inject, and "
           "docs/calibration.md.",
           "tandem drift inject examples/demo.yaml --dial temperature=0.9 --steps 3");
-  sub->callback([flags, &chosen] { chosen = [flags] { return Inject(*flags); }; });
+  SetAction(*sub, chosen, [flags] { return Inject(*flags); });
 }
 
 }  // namespace tandem::cli

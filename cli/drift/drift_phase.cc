@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/drift/progress_lines.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -45,8 +46,7 @@ bool IsNamed(const std::vector<std::string>& names, std::string_view name) {
   return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::vector<drift::Cell> ChosenCells(const PhaseFlags& flags) {
-  std::vector<drift::Cell> cells = drift::PhaseCells(flags.steps);
+std::vector<drift::Cell> Chosen(const PhaseFlags& flags, std::vector<drift::Cell> cells) {
   std::erase_if(cells, [&](const drift::Cell& cell) { return !IsNamed(flags.cells, cell.name); });
   for (drift::Cell& cell : cells) {
     cell = drift::WithContextNoise(std::move(cell), flags.context_noise);
@@ -63,14 +63,12 @@ std::vector<drift::Method> ChosenMethods(const PhaseFlags& flags,
   return methods;
 }
 
-std::vector<drift::KindCell> ChosenKinds(const PhaseFlags& flags) {
-  std::vector<drift::KindCell> kinds = drift::KindCells(flags.steps);
-  std::erase_if(kinds,
-                [&](const drift::KindCell& kind) { return !IsNamed(flags.cells, kind.cell.name); });
-  for (drift::KindCell& kind : kinds) {
-    kind.cell = drift::WithContextNoise(std::move(kind.cell), flags.context_noise);
-  }
-  return kinds;
+std::vector<drift::Cell> ChosenCells(const PhaseFlags& flags) {
+  return Chosen(flags, drift::PhaseCells(flags.steps));
+}
+
+std::vector<drift::Cell> ChosenKinds(const PhaseFlags& flags) {
+  return Chosen(flags, drift::KindCells(flags.steps));
 }
 
 drift::Cell NoGap(const PhaseFlags& flags) {
@@ -82,8 +80,8 @@ std::vector<drift::PlannedRun> TablePlan(const PhaseFlags& flags) {
 }
 
 std::vector<drift::PlannedRun> KindsPlan(const PhaseFlags& flags) {
-  std::vector<drift::Cell> cells = {NoGap(flags)};
-  for (const drift::KindCell& kind : ChosenKinds(flags)) cells.push_back(kind.cell);
+  std::vector<drift::Cell> cells = ChosenKinds(flags);
+  cells.insert(cells.begin(), NoGap(flags));
   return drift::Plan(cells, ChosenMethods(flags, drift::KindMethods()), flags.seeds);
 }
 
@@ -182,7 +180,7 @@ absl::Status Phase(const PhaseFlags& flags) {
 std::string CheckCell(const std::string& name) {
   std::vector<std::string> names;
   for (const drift::Cell& cell : drift::PhaseCells(1)) names.push_back(cell.name);
-  for (const drift::KindCell& kind : drift::KindCells(1)) names.push_back(kind.cell.name);
+  for (const drift::Cell& cell : drift::KindCells(1)) names.push_back(cell.name);
   if (IsNamed(names, name)) return "";
   return absl::StrCat("no cell \"", name, "\"; there are ", absl::StrJoin(names, ", "));
 }
@@ -199,21 +197,14 @@ void AddDriftPhaseCommand(CLI::App& drift, Action& chosen) {
   auto flags = std::make_shared<PhaseFlags>();
   CLI::App* sub = drift.add_subcommand(
       "phase", "A toy policy under injected gaps: which collapse, which correction saves it");
-  sub->add_option("--study", flags->study,
-                  "table: gaps x methods; predictors: how early metrics see a collapse, on the "
-                  "table's runs; kinds: kinds of gap at equal KL")
-      ->check(CLI::IsMember({"table", "predictors", "kinds", "all"}))
-      ->capture_default_str();
-  sub->add_option("--seeds", flags->seeds, "of task, start and samples: 1 to this")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  sub->add_option("--steps", flags->steps, "of a run; completions of 24 tokens take half of them")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
-  sub->add_option("--context-noise", flags->context_noise,
-                  "share of previous tokens the warm start replaces by random ones")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+  AddChoice(sub, "--study", flags->study, {"table", "predictors", "kinds", "all"},
+            "table: gaps x methods; predictors: how early metrics see a collapse, on the "
+            "table's runs; kinds: kinds of gap at equal KL");
+  AddRange(sub, "--seeds", flags->seeds, 1, 1000, "of task, start and samples: 1 to this");
+  AddRange(sub, "--steps", flags->steps, 1, 1000000,
+           "of a run; completions of 24 tokens take half of them");
+  AddShare(sub, "--context-noise", flags->context_noise,
+           "share of previous tokens the warm start replaces by random ones");
   sub->add_option("--cells", flags->cells, "only these gaps, for instance lag_64,temperature_0.7")
       ->delimiter(',')
       ->check(CheckCell);
@@ -224,12 +215,10 @@ void AddDriftPhaseCommand(CLI::App& drift, Action& chosen) {
                   "directory for runs.jsonl, summary.json and phase.md; runs already in it are "
                   "not made again")
       ->required();
-  sub->add_option("--threads", flags->threads, "runs side by side")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  AddRange(sub, "--threads", flags->threads, 1, 1024, "runs side by side");
   EndHelp(*sub, "",
           "tandem drift phase --out phase --seeds 2 --cells lag_64 --methods none,token_tis");
-  sub->callback([flags, &chosen] { chosen = [flags] { return ExitAfterStudy(Phase(*flags)); }; });
+  SetAction(*sub, chosen, [flags] { return ExitAfterStudy(Phase(*flags)); });
 }
 
 }  // namespace tandem::cli

@@ -5,7 +5,6 @@
 #include "absl/status/statusor.h"
 #include "cli/drift/capture_flags.h"
 #include "cli/drift/progress_lines.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
@@ -27,23 +26,17 @@ struct ReplayFlags {
 absl::StatusOr<int> RunCommand(const ReplayFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.options.capture));
   KeepFreedMemory();
-  const auto replay =
-      WithPassLine([&](const auto& progress) { return drift::RunReplay(flags.options, progress); });
-  TANDEM_RETURN_IF_ERROR(replay.status());
+  TANDEM_ASSIGN_OR_RETURN(const drift::Replay replay, drift::RunReplay(flags.options, PassLine()));
   TANDEM_RETURN_IF_ERROR(
-      PrintResult(flags.json, drift::ReplayTable(*replay), drift::ReplayJson(*replay)));
-  return ToInt(replay->findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
+      PrintResult(flags.json, drift::ReplayTable(replay), drift::ReplayJson(replay)));
+  return ToInt(replay.findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
 }
 
 // Methods and thresholds are checked before anything is read, so that a wrong flag gives exit code
 // 2.
 int Replay(const ReplayFlags& flags) {
   const auto selected = drift::SelectVariants(flags.options.selection);
-  if (!selected.ok()) {
-    PrintFailure(selected.status());
-    return ToInt(ExitCode::kUsage);
-  }
-  return ExitAfterCapture(RunCommand(flags));
+  return selected.ok() ? ExitAfterCapture(RunCommand(flags)) : FailUsage(selected.status());
 }
 
 }  // namespace
@@ -78,7 +71,7 @@ void AddDriftReplayCommand(CLI::App& drift, Action& chosen) {
   AddJsonFlags(sub, &flags->json);
   EndHelp(*sub, kFindingsHelp,
           "tandem drift replay runs/NAME/captures/step_1 --methods tis,icepop");
-  sub->callback([flags, &chosen] { chosen = [flags] { return Replay(*flags); }; });
+  SetAction(*sub, chosen, [flags] { return Replay(*flags); });
 }
 
 }  // namespace tandem::cli

@@ -11,7 +11,6 @@
 #include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
 #include "common/options/command_line.h"
 #include "common/process/memory.h"
 #include "drift_lab/pages/why_report.h"
@@ -28,12 +27,10 @@ struct WhyFlags {
 // Returns exit code 3 for a capture that is not comparable, after the findings are printed.
 absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
   KeepFreedMemory();
-  const auto report = WithPassLine(
-      [&](const auto& progress) { return drift::RunWhy(flags.path, flags.options, progress); });
-  TANDEM_RETURN_IF_ERROR(report.status());
-  TANDEM_RETURN_IF_ERROR(
-      PrintResult(flags.json, drift::WhyTable(*report), drift::WhyJson(*report)));
-  return ToInt(report->attribution.findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
+  TANDEM_ASSIGN_OR_RETURN(const drift::WhyReport report,
+                          drift::RunWhy(flags.path, flags.options, PassLine()));
+  TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, drift::WhyTable(report), drift::WhyJson(report)));
+  return ToInt(report.attribution.findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
 }
 
 }  // namespace
@@ -54,8 +51,7 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
       "not comparable\n"
       "(findings are printed), cannot be read, or the run has none.",
       "tandem drift why runs/NAME --json");
-  sub->callback(
-      [flags, &chosen] { chosen = [flags] { return ExitAfterCapture(RunWhyCommand(*flags)); }; });
+  SetAction(*sub, chosen, [flags] { return ExitAfterCapture(RunWhyCommand(*flags)); });
 }
 
 }  // namespace tandem::cli

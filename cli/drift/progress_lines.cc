@@ -1,6 +1,7 @@
 #include "cli/drift/progress_lines.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "cli/io/subcommand.h"
@@ -8,16 +9,19 @@
 
 namespace tandem::cli {
 
-void PassLine::Show(const std::string& what, double done) {
-  const double elapsed = MonotonicSeconds() - start_;
-  if (line_.is_terminal()) {
-    line_.Update(absl::StrCat(ProgressBar(static_cast<int64_t>(1000 * done), 1000, 30), "  ", what,
-                              "  ", ShortDuration(elapsed)));
-  } else if (what != last_) {
-    line_.Print(absl::StrCat(what, " (", static_cast<int>(100 * done), " % done, ",
-                             ShortDuration(elapsed), ")"));
-  }
-  last_ = what;
+std::function<void(const std::string&, double)> PassLine() {
+  return [line = std::make_shared<LiveLine>(), start = MonotonicSeconds(), last = std::string()](
+             const std::string& what, double done) mutable {
+    const std::string elapsed = ShortDuration(MonotonicSeconds() - start);
+    if (line->is_terminal()) {
+      line->Update(absl::StrCat(ProgressBar(static_cast<int64_t>(1000 * done), 1000, 30), "  ",
+                                what, "  ", elapsed));
+    } else if (what != last) {
+      line->Print(
+          absl::StrCat(what, " (", static_cast<int>(100 * done), " % done, ", elapsed, ")"));
+    }
+    last = what;
+  };
 }
 
 void StudyLine::Show(int64_t done, int64_t total, const std::string& what) {

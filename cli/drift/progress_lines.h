@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -12,24 +13,10 @@
 
 namespace tandem::cli {
 
-// Progress of a few long passes: what is running, how much is done, since when. Elsewhere than on a
-// terminal, one line per pass. Thread-compatible.
-class PassLine {
- public:
-  void Show(const std::string& what, double done);  // done: fraction, 0 to 1
-
- private:
-  LiveLine line_;
-  const double start_ = MonotonicSeconds();
-  std::string last_;
-};
-
-// Returns the result of `run`, which is called with a progress function that shows a PassLine.
-template <typename Run>
-auto WithPassLine(const Run& run) {
-  PassLine line;
-  return run([&line](const std::string& what, double done) { line.Show(what, done); });
-}
+// Shows the progress of a few long passes: what is running, how much is done (a fraction), since
+// when. Elsewhere than on a terminal, one line per pass. The line is cleared when the function and
+// its copies are gone. Thread-compatible.
+std::function<void(const std::string& what, double done)> PassLine();
 
 // Progress of a study (drift phase, drift calibrate), which is many small pieces of work:
 // "[####....] 40/100  what, 3:07 min left". Elsewhere than on a terminal, a line after every

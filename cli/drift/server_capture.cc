@@ -131,10 +131,9 @@ absl::StatusOr<offpolicy::CaptureManifest> Describe(const CaptureRequest& reques
   const std::string tokenizer_hash = Digest128(std::as_bytes(std::span(tokenizer)));
   if (tokenizer_hash != facts.info.tokenizer_hash() ||
       config.vocab_size != facts.info.vocab_size()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(request.address, " serves ", facts.info.model_path(),
-                     " with another tokenizer or vocabulary than ", request.model,
-                     ": name the model it was started with"));
+    return FailedPrecondition(request.address, " serves ", facts.info.model_path(),
+                              " with another tokenizer or vocabulary than ", request.model,
+                              ": name the model it was started with");
   }
   offpolicy::CapturedWeights weights{.version = facts.weights.live_version()};
   for (const auto& tensor : facts.weights.live_digests())
@@ -175,9 +174,9 @@ absl::StatusOr<offpolicy::Capture> CaptureServer(const CaptureRequest& request,
   const bool changed = std::ranges::any_of(
       capture.weight_version, [&](int64_t sampled_by) { return sampled_by != version; });
   if (changed) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPrecondition(
         request.address, " installed other weights than version ", version,
-        " while it was sampled: capture again, or let the run capture (trainer.capture)"));
+        " while it was sampled: capture again, or let the run capture (trainer.capture)");
   }
   capture.manifest = std::move(manifest);
   return capture;

@@ -15,12 +15,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::cli {
 namespace {
 
 absl::Status Failed(const ChildSpec& spec, const std::string& what, int error) {
-  return absl::UnavailableError(absl::StrCat(spec.name, ": ", what, ": ", strerror(error)));
+  return Unavailable(spec.name, ": ", what, ": ", strerror(error));
 }
 
 // Descriptors of the child. Output without a pipe (-1) goes to the log.

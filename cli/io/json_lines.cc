@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/json.h"
 #include "common/base/printable.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::cli {
 
@@ -19,40 +20,35 @@ absl::StatusOr<std::unique_ptr<JsonLineReader>> JsonLineReader::Open(const std::
     return std::unique_ptr<JsonLineReader>(new JsonLineReader("standard input", nullptr));
   }
   auto file = std::make_unique<std::ifstream>(path);
-  if (!*file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened for reading"));
+  if (!*file) return NotFound(path, ": cannot be opened for reading");
   return std::unique_ptr<JsonLineReader>(new JsonLineReader(path, std::move(file)));
 }
 
-absl::StatusOr<std::optional<nlohmann::json>> JsonLineReader::Next() {
-  std::string text;
-  while (std::getline(in_, text)) {
-    ++line_;
-    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    nlohmann::json parsed;
+absl::Status JsonLineReader::ForEach(absl::FunctionRef<absl::Status(nlohmann::json line)> use) {
+  const auto parse_and_use = [&](const std::string& text) -> absl::Status {
+    nlohmann::json line;
     try {
-      parsed = nlohmann::json::parse(text);
+      line = nlohmann::json::parse(text);
     } catch (const nlohmann::json::parse_error& e) {
-      return At(absl::InvalidArgumentError(
-          absl::StrCat("not JSON at byte ", e.byte, "; want one JSON object a line")));
+      return InvalidArgument("not JSON at byte ", e.byte, "; want one JSON object a line");
     }
-    if (!parsed.is_object()) {
-      return At(absl::InvalidArgumentError(
-          absl::StrCat("a JSON ", parsed.type_name(), "; want one JSON object a line")));
-    }
-    return std::optional<nlohmann::json>(std::move(parsed));
+    if (line.is_object()) return use(std::move(line));
+    return InvalidArgument("a JSON ", line.type_name(), "; want one JSON object a line");
+  };
+  std::string text;
+  for (int64_t number = 1; std::getline(in_, text); ++number) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const absl::Status status = parse_and_use(text);
+    if (status.ok()) continue;
+    return absl::Status(status.code(), absl::StrCat(name_, ":", number, ": ", status.message()));
   }
-  return std::optional<nlohmann::json>();
-}
-
-absl::Status JsonLineReader::At(const absl::Status& status) const {
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(name_, ":", line_, ": ", status.message()));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> IdsField(const nlohmann::json& line, const char* name) {
   const auto it = line.find(name);
   if (it == line.end() || !it->is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": want an array of token ids"));
+    return InvalidArgument("\"", name, "\": want an array of token ids");
   }
   std::vector<int32_t> ids;
   ids.reserve(it->size());
@@ -60,8 +56,7 @@ absl::StatusOr<std::vector<int32_t>> IdsField(const nlohmann::json& line, const 
     const nlohmann::json& id = (*it)[i];
     if (!id.is_number_integer() || id.get<int64_t>() < 0 ||
         id.get<int64_t>() > std::numeric_limits<int32_t>::max()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", name, "\"[", i, "]: want a token id, not ", id.dump()));
+      return InvalidArgument("\"", name, "\"[", i, "]: want a token id, not ", id.dump());
     }
     ids.push_back(id.get<int32_t>());
   }
@@ -71,7 +66,7 @@ absl::StatusOr<std::vector<int32_t>> IdsField(const nlohmann::json& line, const 
 absl::StatusOr<std::string> TextField(const nlohmann::json& line, const char* name) {
   const auto it = line.find(name);
   if (it == line.end() || !it->is_string()) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": want a string"));
+    return InvalidArgument("\"", name, "\": want a string");
   }
   return it->get<std::string>();
 }
@@ -80,7 +75,7 @@ absl::StatusOr<bool> FlagField(const nlohmann::json& line, const char* name, boo
   const auto it = line.find(name);
   if (it == line.end()) return if_absent;
   if (!it->is_boolean()) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": want true or false"));
+    return InvalidArgument("\"", name, "\": want true or false");
   }
   return it->get<bool>();
 }
@@ -90,8 +85,8 @@ absl::Status CheckKeys(const nlohmann::json& line, std::span<const char* const> 
     bool found = false;
     for (const char* name : known) found |= key == name;
     if (!found) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown key \"", key, "\"; a line may hold ", absl::StrJoin(known, ", ")));
+      return InvalidArgument("unknown key \"", key, "\"; a line may hold ",
+                             absl::StrJoin(known, ", "));
     }
   }
   return absl::OkStatus();

@@ -6,12 +6,12 @@
 #include <fstream>
 #include <istream>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
@@ -25,12 +25,10 @@ class JsonLineReader {
   //   NOT_FOUND  the file cannot be opened
   static absl::StatusOr<std::unique_ptr<JsonLineReader>> Open(const std::string& path);
 
-  // Returns the next object, or nullopt at the end.
-  //   INVALID_ARGUMENT  "PATH:LINE: ...": the line is not JSON (with the byte) or not an object
-  absl::StatusOr<std::optional<nlohmann::json>> Next();
-
-  // Prefixes the message of `status` with "PATH:LINE: " of the line that was read last.
-  absl::Status At(const absl::Status& status) const;
+  // Calls `use` with one object after the other. Ends at the first error, of `use` or
+  //   INVALID_ARGUMENT  the line is not JSON (with the byte) or not an object
+  // and returns it with "PATH:LINE: " before its message.
+  absl::Status ForEach(absl::FunctionRef<absl::Status(nlohmann::json line)> use);
 
  private:
   JsonLineReader(std::string name, std::unique_ptr<std::ifstream> file);
@@ -38,7 +36,6 @@ class JsonLineReader {
   const std::string name_;
   const std::unique_ptr<std::ifstream> file_;  // null: standard input
   std::istream& in_;
-  int64_t line_ = 0;
 };
 
 // Fields of one line.

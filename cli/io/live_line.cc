@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/str_format.h"
+
 namespace tandem::cli {
 namespace {
 
@@ -58,18 +60,10 @@ std::string ProgressBar(int64_t done, int64_t total, int width) {
 }
 
 std::string ShortDuration(double seconds) {
-  char text[32];
   const int64_t whole = std::llround(std::max(0.0, seconds));
-  if (whole < 60) {
-    std::snprintf(text, sizeof(text), "%d s", static_cast<int>(whole));
-  } else if (whole < 3600) {
-    std::snprintf(text, sizeof(text), "%d:%02d min", static_cast<int>(whole / 60),
-                  static_cast<int>(whole % 60));
-  } else {
-    std::snprintf(text, sizeof(text), "%d:%02d h", static_cast<int>(whole / 3600),
-                  static_cast<int>(whole / 60 % 60));
-  }
-  return text;
+  if (whole < 60) return absl::StrFormat("%d s", whole);
+  if (whole < 3600) return absl::StrFormat("%d:%02d min", whole / 60, whole % 60);
+  return absl::StrFormat("%d:%02d h", whole / 3600, whole / 60 % 60);
 }
 
 }  // namespace tandem::cli

@@ -15,7 +15,7 @@
 namespace tandem::cli {
 
 // Flags whose default is the current value of `field`, shown in the help: a number above 0, a
-// number from 0 on, and one of a few words.
+// number from 0 on, a share, an integer from `least` to `most`, and one of a few words.
 template <typename Number>
 CLI::Option* AddPositive(CLI::App* sub, const char* name, Number& field, const char* help) {
   return sub->add_option(name, field, help)->check(CLI::PositiveNumber)->capture_default_str();
@@ -27,6 +27,11 @@ CLI::Option* AddNonNegative(CLI::App* sub, const char* name, Number& field, cons
 template <typename Number>
 CLI::Option* AddShare(CLI::App* sub, const char* name, Number& field, const char* help) {
   return sub->add_option(name, field, help)->check(CLI::Range(0.0, 1.0))->capture_default_str();
+}
+template <typename Number>
+CLI::Option* AddRange(CLI::App* sub, const char* name, Number& field, int least, int most,
+                      const char* help) {
+  return sub->add_option(name, field, help)->check(CLI::Range(least, most))->capture_default_str();
 }
 inline CLI::Option* AddChoice(CLI::App* sub, const char* name, std::string& field,
                               const std::vector<std::string>& choices, const char* help) {

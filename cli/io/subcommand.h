@@ -2,8 +2,9 @@
 // command line names the command, parsing stores its work in `chosen`, and RunTandem runs it after
 // all flags have been checked. The work returns the exit code (common/base/exit_codes.h).
 //
-// To add a command: write AddXCommand in a file of its folder, declare it below, call it in
-// AddCommands (cli/commands.cc), and name the file in `commands` of cli/CMakeLists.txt.
+// To add a command: write AddXCommand in a file of the folder of cli/ that has its topic, declare
+// it below, call it in AddCommands (cli/commands.cc), and name the file in `commands` of
+// cli/CMakeLists.txt.
 #pragma once
 
 #include <functional>
@@ -69,7 +70,6 @@ void AddBenchTrainCommand(CLI::App& bench, Action& chosen);
 void AddBenchSimulateCommand(CLI::App& bench, Action& chosen);
 
 // The drift lab.
-void AddDriftCommand(CLI::App& app, Action& chosen);
 void AddDriftCaptureCommand(CLI::App& drift, Action& chosen);
 void AddDriftWhyCommand(CLI::App& drift, Action& chosen);
 void AddDriftAttributeCommand(CLI::App& drift, Action& chosen);
@@ -98,7 +98,8 @@ int Fail(const absl::Status& status);
 // ExitCodeFor, which is 2 for most errors.
 int FailUsage(const absl::Status& status);
 
-// Returns 0 if `status` is OK, else Fail.
+// Returns 0 if `status` is OK, else Fail or FailUsage.
 inline int Finish(const absl::Status& status) { return status.ok() ? 0 : Fail(status); }
+inline int FinishUsage(const absl::Status& status) { return status.ok() ? 0 : FailUsage(status); }
 
 }  // namespace tandem::cli

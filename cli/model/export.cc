@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_directory.h"
@@ -54,13 +53,12 @@ absl::StatusOr<fs::path> WeightsDirectory(const fs::path& from) {
     TANDEM_ASSIGN_OR_RETURN(const std::string latest, ReadFile((checkpoints / "LATEST").string()));
     const fs::path step = checkpoints / std::string(absl::StripAsciiWhitespace(latest));
     if (HasWeights(step)) return step;
-    return absl::NotFoundError(absl::StrCat(step.string(), ", which ", checkpoints.string(),
-                                            "/LATEST names, has no model.safetensors"));
+    return NotFound(step.string(), ", which ", checkpoints.string(),
+                    "/LATEST names, has no model.safetensors");
   }
-  return absl::NotFoundError(
-      absl::StrCat(from.string(),
-                   " is neither a run with checkpoints/LATEST nor a directory with "
-                   "model.safetensors; runs save when trainer checkpoints are on"));
+  return NotFound(from.string(),
+                  " is neither a run with checkpoints/LATEST nor a directory with "
+                  "model.safetensors; runs save when trainer checkpoints are on");
 }
 
 struct ExportFlags {
@@ -80,7 +78,7 @@ struct ExportSource {
 // or of the model that run.json names if `base_model` is empty.
 absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
                                               const std::string& base_model) {
-  if (!Exists(from)) return absl::NotFoundError(absl::StrCat(from, ": no such directory"));
+  if (!Exists(from)) return NotFound(from, ": no such directory");
   TANDEM_ASSIGN_OR_RETURN(const fs::path weights, WeightsDirectory(from));
   ExportSource source{.weights = weights.string()};
   if (!base_model.empty()) {
@@ -91,9 +89,8 @@ absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
     source.model = ModelOfRun(weights);
   }
   if (source.model.empty() || !Exists(fs::path(source.model) / "config.json")) {
-    return absl::NotFoundError(
-        absl::StrCat("the model this checkpoint started from (config.json, tokenizer) is not at \"",
-                     source.model, "\"; name it with --base-model"));
+    return NotFound("the model this checkpoint started from (config.json, tokenizer) is not at \"",
+                    source.model, "\"; name it with --base-model");
   }
   return source;
 }

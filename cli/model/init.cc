@@ -1,9 +1,9 @@
 // tandem init: a fresh model of a given shape with a tokenizer trained on a text file.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_format.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_directory.h"
@@ -18,16 +18,15 @@ struct InitFlags {
   std::string out;
   std::string text;
   uint64_t seed = 0;
-  FreshModelShape shape;
+  ModelConfig shape = FreshModelShape();
 };
 
 absl::Status Init(const InitFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.text));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config,
                           WriteFreshModel(flags.out, flags.shape, text, flags.seed));
-  std::printf("%s: %s, %lld parameters, vocabulary %lld\n", flags.out.c_str(),
-              config.model_type.c_str(), static_cast<long long>(NumParameters(config)),
-              static_cast<long long>(config.vocab_size));
+  absl::PrintF("%s: %s, %d parameters, vocabulary %d\n", flags.out, config.model_type,
+               NumParameters(config), config.vocab_size);
   return absl::OkStatus();
 }
 
@@ -35,21 +34,21 @@ absl::Status Init(const InitFlags& flags) {
 
 void AddInitCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<InitFlags>();
-  FreshModelShape& shape = flags->shape;
+  ModelConfig& shape = flags->shape;
   CLI::App* sub = app.add_subcommand(
       "init", "A fresh model of a given shape, with a tokenizer trained on a text file");
   sub->add_option("--out", flags->out, "Hugging Face directory to make")->required();
   sub->add_option("--text", flags->text, "text that the tokenizer is trained on (UTF-8)")
       ->required();
   AddChoice(sub, "--model-type", shape.model_type, {"llama", "qwen2", "qwen3"}, "architecture");
-  AddPositive(sub, "--hidden", shape.hidden, "width of the residual stream");
-  AddPositive(sub, "--layers", shape.layers, "decoder layers");
-  AddPositive(sub, "--heads", shape.heads, "attention heads");
-  AddPositive(sub, "--kv-heads", shape.kv_heads, "key and value heads; divides --heads");
+  AddPositive(sub, "--hidden", shape.hidden_size, "width of the residual stream");
+  AddPositive(sub, "--layers", shape.num_layers, "decoder layers");
+  AddPositive(sub, "--heads", shape.num_heads, "attention heads");
+  AddPositive(sub, "--kv-heads", shape.num_kv_heads, "key and value heads; divides --heads");
   AddNonNegative(sub, "--head-dim", shape.head_dim, "size of a head; 0: hidden / heads");
-  AddPositive(sub, "--intermediate", shape.intermediate, "width of the feed-forward layer");
-  AddPositive(sub, "--vocab", shape.vocab, "tokens of the tokenizer, at most");
-  AddPositive(sub, "--context", shape.context, "longest sequence, in tokens");
+  AddPositive(sub, "--intermediate", shape.intermediate_size, "width of the feed-forward layer");
+  AddPositive(sub, "--vocab", shape.vocab_size, "tokens of the tokenizer, at most");
+  AddPositive(sub, "--context", shape.max_position_embeddings, "longest sequence, in tokens");
   sub->add_flag(
       "--untied,!--tied", [flags](int64_t count) { flags->shape.tie_word_embeddings = count <= 0; },
       "an output head of its own (default: the embedding is the head)");

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/host_tensor_conversion.h"
@@ -27,6 +26,33 @@ absl::StatusOr<std::unique_ptr<trainer::Policy>> LoadPolicy(const std::string& m
   TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(config, std::move(tensors)));
   const auto dtype = bf16 ? ComputeDType::kBf16 : ComputeDType::kFp32;
   return trainer::Policy::Create(config, tensors, dtype, with_gradient, numerics);
+}
+
+absl::StatusOr<std::vector<float>> ScoreSequence(trainer::Policy& policy,
+                                                 std::span<const int32_t> token_ids,
+                                                 double temperature) {
+  const ModelConfig& config = policy.config();
+  const int64_t num_tokens = static_cast<int64_t>(token_ids.size());
+  if (num_tokens < 2) {
+    return InvalidArgument(num_tokens, " ids; scoring wants at least 2");
+  }
+  if (num_tokens > config.max_position_embeddings) {
+    return InvalidArgument(num_tokens, " ids are over the model's context of ",
+                           config.max_position_embeddings);
+  }
+  for (size_t t = 0; t < token_ids.size(); ++t) {
+    if (token_ids[t] < 0 || token_ids[t] >= config.vocab_size) {
+      return InvalidArgument("id ", token_ids[t], " at position ", t,
+                             " is outside the vocabulary of ", config.vocab_size);
+    }
+  }
+  const trainer::PackedRow row = trainer::SingleSequenceRow(token_ids);
+  TANDEM_ASSIGN_OR_RETURN(const trainer::TokenScores scores,
+                          policy.Score(row, temperature, /*with_gradient=*/false));
+  const float* logprobs = scores.logprobs.const_data_ptr<float>();  // contiguous [T]
+  std::vector<float> result(logprobs, logprobs + num_tokens);
+  result[0] = 0;
+  return result;
 }
 
 }  // namespace
@@ -76,8 +102,7 @@ absl::StatusOr<SupervisedStep> SupervisedTraining::Step(
     step.loss += loss;
   }
   if (!std::isfinite(step.loss)) {
-    return absl::InternalError(
-        absl::StrCat("the loss is ", step.loss, ": try a smaller learning rate"));
+    return Internal("the loss is ", step.loss, ": try a smaller learning rate");
   }
   TANDEM_ASSIGN_OR_RETURN(const trainer::OptimizerUpdate update, CatchTorch("optimizer", [&] {
                             return impl_->optimizer->Step(impl_->optimizer->SquaredGradNorm());
@@ -91,53 +116,19 @@ absl::StatusOr<SupervisedStep> SupervisedTraining::Step(
 absl::StatusOr<std::vector<HostTensor>> SupervisedTraining::Weights() const {
   std::vector<HostTensor> tensors;
   for (const trainer::NamedParameter& parameter : impl_->policy->parameters()) {
-    TANDEM_ASSIGN_OR_RETURN(HostTensor tensor,
+    TANDEM_ASSIGN_OR_RETURN(tensors.emplace_back(),
                             ToHostTensor(parameter.name, parameter.master.detach()));
-    tensors.push_back(std::move(tensor));
   }
   return tensors;
 }
 
-struct TrainerScorer::Impl {
-  std::unique_ptr<trainer::Policy> policy;
-};
-
-TrainerScorer::TrainerScorer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-TrainerScorer::~TrainerScorer() = default;
-
-absl::StatusOr<std::unique_ptr<TrainerScorer>> TrainerScorer::Create(
-    const std::string& model_directory, bool bf16, Numerics numerics) {
-  auto impl = std::make_unique<Impl>();
-  TANDEM_ASSIGN_OR_RETURN(impl->policy,
+absl::StatusOr<TrainerScorer> LoadTrainerScorer(const std::string& model_directory, bool bf16,
+                                                Numerics numerics) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<trainer::Policy> policy,
                           LoadPolicy(model_directory, bf16, /*with_gradient=*/false, numerics));
-  return std::unique_ptr<TrainerScorer>(new TrainerScorer(std::move(impl)));
-}
-
-absl::StatusOr<std::vector<float>> TrainerScorer::Score(std::span<const int32_t> token_ids,
-                                                        double temperature) {
-  const ModelConfig& config = impl_->policy->config();
-  const int64_t num_tokens = static_cast<int64_t>(token_ids.size());
-  if (num_tokens < 2) {
-    return absl::InvalidArgumentError(absl::StrCat(num_tokens, " ids; scoring wants at least 2"));
-  }
-  if (num_tokens > config.max_position_embeddings) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        num_tokens, " ids are over the model's context of ", config.max_position_embeddings));
-  }
-  for (size_t t = 0; t < token_ids.size(); ++t) {
-    if (token_ids[t] < 0 || token_ids[t] >= config.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("id ", token_ids[t], " at position ", t,
-                                                     " is outside the vocabulary of ",
-                                                     config.vocab_size));
-    }
-  }
-  const trainer::PackedRow row = trainer::SingleSequenceRow(token_ids);
-  TANDEM_ASSIGN_OR_RETURN(const trainer::TokenScores scores,
-                          impl_->policy->Score(row, temperature, /*with_gradient=*/false));
-  const float* logprobs = scores.logprobs.const_data_ptr<float>();  // contiguous [T]
-  std::vector<float> result(logprobs, logprobs + num_tokens);
-  result[0] = 0;
-  return result;
+  return [policy](std::span<const int32_t> token_ids, double temperature) {
+    return ScoreSequence(*policy, token_ids, temperature);
+  };
 }
 
 }  // namespace tandem::cli

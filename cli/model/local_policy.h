@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
@@ -16,24 +16,15 @@
 
 namespace tandem::cli {
 
-// Log-probs of whole sequences. Use from one thread.
-class TrainerScorer {
- public:
-  // Errors are those of ReadModelConfig, ReadModelTensors and Policy::Create.
-  static absl::StatusOr<std::unique_ptr<TrainerScorer>> Create(const std::string& model_directory,
-                                                               bool bf16, Numerics numerics);
-  ~TrainerScorer();
+// Log-probs of a whole sequence, [T]: element t is the log-prob of token t given the tokens before
+// it, under logits / temperature. Element 0 is 0. Use from one thread.
+//   INVALID_ARGUMENT  T < 2, an id is outside the vocabulary, or T is over the context
+using TrainerScorer = std::function<absl::StatusOr<std::vector<float>>(
+    std::span<const int32_t> token_ids, double temperature)>;
 
-  // Returns [T]: element t is the log-prob of token t given the tokens before it, under
-  // logits / temperature. Element 0 is 0.
-  //   INVALID_ARGUMENT  T < 2, an id is outside the vocabulary, or T is over the context
-  absl::StatusOr<std::vector<float>> Score(std::span<const int32_t> token_ids, double temperature);
-
- private:
-  struct Impl;
-  explicit TrainerScorer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
-};
+// Errors are those of ReadModelConfig, ReadModelTensors and Policy::Create.
+absl::StatusOr<TrainerScorer> LoadTrainerScorer(const std::string& model_directory, bool bf16,
+                                                Numerics numerics);
 
 struct SupervisedExample {
   std::vector<int32_t> prompt;      // [P], P >= 1

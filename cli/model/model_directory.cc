@@ -51,31 +51,19 @@ absl::Status BadShape(const std::string& message) {
   return trainer::WithExitCode(absl::InvalidArgumentError(message), ExitCode::kUsage);
 }
 
-absl::StatusOr<ModelConfig> ConfigOf(const FreshModelShape& shape, int64_t vocab_size) {
-  ModelConfig config;
-  config.model_type = shape.model_type;
+absl::StatusOr<ModelConfig> ConfigOf(ModelConfig config, int64_t vocab_size) {
+  const int64_t hidden = config.hidden_size, heads = config.num_heads;
+  if (config.head_dim == 0 && hidden % heads != 0) {
+    return BadShape(absl::StrCat("--hidden ", hidden, " does not divide by --heads ", heads));
+  }
+  if (heads % config.num_kv_heads != 0) {
+    return BadShape(
+        absl::StrCat("--heads ", heads, " does not divide by --kv-heads ", config.num_kv_heads));
+  }
+  if (config.head_dim == 0) config.head_dim = hidden / heads;
   config.vocab_size = vocab_size;
-  config.hidden_size = shape.hidden;
-  config.intermediate_size = shape.intermediate;
-  config.num_layers = shape.layers;
-  config.num_heads = shape.heads;
-  config.num_kv_heads = shape.kv_heads;
-  config.head_dim = shape.head_dim > 0 ? shape.head_dim : shape.hidden / shape.heads;
-  config.max_position_embeddings = shape.context;
-  config.tie_word_embeddings = shape.tie_word_embeddings;
-  config.attention_qkv_bias = shape.model_type == "qwen2";
-  config.qk_norm = shape.model_type == "qwen3";
-  config.eos_token_ids = {2};
-  config.bos_token_id = 1;
-  config.pad_token_id = 0;
-  if (shape.head_dim == 0 && shape.hidden % shape.heads != 0) {
-    return BadShape(
-        absl::StrCat("--hidden ", shape.hidden, " does not divide by --heads ", shape.heads));
-  }
-  if (shape.heads % shape.kv_heads != 0) {
-    return BadShape(
-        absl::StrCat("--heads ", shape.heads, " does not divide by --kv-heads ", shape.kv_heads));
-  }
+  config.attention_qkv_bias = config.model_type == "qwen2";
+  config.qk_norm = config.model_type == "qwen3";
   // The reader checks the shape, because the directory must be readable.
   return ParseModelConfig(ModelConfigToJson(config, DType::kF32), "the shape asked for");
 }
@@ -91,11 +79,7 @@ HostTensor FreshTensor(const TensorSpec& spec, const ModelConfig& config, Random
     const float deviation = static_cast<float>(into_residual ? 0.02 / std::sqrt(num_sums) : 0.02);
     for (float& value : *values) value = deviation * stream.Next();
   }
-  HostTensor tensor;
-  tensor.spec = spec;
-  tensor.bytes = std::as_bytes(std::span<const float>(*values));
-  tensor.owner = values;
-  return tensor;
+  return {spec, std::as_bytes(std::span<const float>(*values)), values};
 }
 
 HostTensor Cast(const HostTensor& tensor, DType dtype) {
@@ -113,12 +97,7 @@ HostTensor Cast(const HostTensor& tensor, DType dtype) {
       std::memcpy(buffer->data() + i * 4, &value, 4);
     }
   }
-  HostTensor cast;
-  cast.spec = tensor.spec;
-  cast.spec.dtype = dtype;
-  cast.bytes = *buffer;
-  cast.owner = buffer;
-  return cast;
+  return {{tensor.spec.name, dtype, tensor.spec.shape}, *buffer, buffer};
 }
 
 absl::Status CopyTokenizerFiles(const fs::path& from, const fs::path& to) {
@@ -138,8 +117,7 @@ absl::Status CopyTokenizerFiles(const fs::path& from, const fs::path& to) {
 absl::Status CheckNoModelAt(const std::string& directory) {
   std::error_code ignored;
   if (!fs::exists(fs::path(directory) / "config.json", ignored)) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat(directory, " holds a model already; choose another --out"));
+  return AlreadyExists(directory, " holds a model already; choose another --out");
 }
 
 absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTensor> tensors,
@@ -154,18 +132,17 @@ absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTens
   return WriteFileAtomically((root / "config.json").string(), ModelConfigToJson(config, dtype));
 }
 
-absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory,
-                                            const FreshModelShape& shape, std::string_view text,
-                                            uint64_t seed) {
+absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory, const ModelConfig& shape,
+                                            std::string_view text, uint64_t seed) {
   const fs::path root(directory);
   TANDEM_RETURN_IF_ERROR(CheckNoModelAt(directory));
-  TANDEM_RETURN_IF_ERROR(ConfigOf(shape, shape.vocab).status());
+  TANDEM_RETURN_IF_ERROR(ConfigOf(shape, shape.vocab_size).status());
   TANDEM_ASSIGN_OR_RETURN(const std::string tokenizer_json,
-                          Tokenizer::TrainByteLevelBpe(text, shape.vocab));
+                          Tokenizer::TrainByteLevelBpe(text, shape.vocab_size));
   TANDEM_RETURN_IF_ERROR(MakeDirectories(directory));
   const std::pair<const char*, std::string> files[] = {
       {"tokenizer.json", tokenizer_json},
-      {"tokenizer_config.json", TokenizerConfig(shape.context)},
+      {"tokenizer_config.json", TokenizerConfig(shape.max_position_embeddings)},
       {"special_tokens_map.json", kSpecialTokensMap},
       {"generation_config.json", kGenerationConfig},
       {"chat_template.jinja", kChatTemplate}};

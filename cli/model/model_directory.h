@@ -24,18 +24,22 @@ absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTens
                                  const std::string& tokenizer_from, const std::string& out,
                                  DType dtype);
 
-struct FreshModelShape {
-  std::string model_type = "llama";  // llama, qwen2, qwen3
-  int64_t hidden = 128;
-  int64_t layers = 4;
-  int64_t heads = 4;
-  int64_t kv_heads = 2;
-  int64_t head_dim = 0;  // 0: hidden / heads
-  int64_t intermediate = 384;
-  int64_t vocab = 512;
-  int64_t context = 512;
-  bool tie_word_embeddings = true;
-};
+// The shape of a fresh model unless told otherwise. A head_dim of 0 stands for hidden_size /
+// num_heads, and vocab_size is the most tokens that the tokenizer may have.
+inline ModelConfig FreshModelShape() {
+  return {.model_type = "llama",
+          .vocab_size = 512,
+          .hidden_size = 128,
+          .intermediate_size = 384,
+          .num_layers = 4,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .max_position_embeddings = 512,
+          .tie_word_embeddings = true,
+          .eos_token_ids = {2},
+          .bos_token_id = 1,
+          .pad_token_id = 0};
+}
 
 // Writes a model with random weights. Trains its tokenizer on `text` and writes config.json,
 // generation_config.json, model.safetensors (fp32), tokenizer.json, tokenizer_config.json,
@@ -45,9 +49,8 @@ struct FreshModelShape {
 // gives the same file on every machine.
 //   ALREADY_EXISTS    the directory holds a config.json
 //   INVALID_ARGUMENT  a dimension does not divide, or as Tokenizer::TrainByteLevelBpe
-absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory,
-                                            const FreshModelShape& shape, std::string_view text,
-                                            uint64_t seed);
+absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory, const ModelConfig& shape,
+                                            std::string_view text, uint64_t seed);
 
 // The number of parameters of a model with this shape.
 int64_t NumParameters(const ModelConfig& config);

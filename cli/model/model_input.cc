@@ -74,8 +74,8 @@ absl::StatusOr<PromptInput> ReadPrompt(const nlohmann::json& line, const Tokeniz
                         static_cast<int>(line.contains("messages")) +
                         static_cast<int>(line.contains("ids"));
   if (num_given != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("want exactly one of \"prompt\", \"messages\" and \"ids\", got ", num_given));
+    return InvalidArgument("want exactly one of \"prompt\", \"messages\" and \"ids\", got ",
+                           num_given);
   }
   PromptInput input;
   if (line.contains("messages")) {

@@ -1,13 +1,12 @@
 // tandem sft: supervised warm start of a model on prompts and answers.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
 #include "cli/io/shared_flags.h"
@@ -54,8 +53,7 @@ absl::StatusOr<SupervisedExample> ParseExample(nlohmann::json line, const Tokeni
       static_cast<int64_t>(example.prompt.size() + example.completion.size());
   if (example.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
   if (num_tokens > max_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(num_tokens, " tokens are over the model's context of ", max_tokens));
+    return InvalidArgument(num_tokens, " tokens are over the model's context of ", max_tokens);
   }
   return example;
 }
@@ -72,14 +70,12 @@ absl::StatusOr<std::vector<SupervisedExample>> ReadSupervisedExamples(const std:
                                                                       int64_t max_tokens) {
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(path));
   std::vector<SupervisedExample> examples;
-  while (true) {
-    TANDEM_ASSIGN_OR_RETURN(auto line, reader->Next());
-    if (!line.has_value()) break;
-    auto example = ParseExample(*std::move(line), tokenizer, end_token, max_tokens);
-    if (!example.ok()) return reader->At(example.status());
-    examples.push_back(*std::move(example));
-  }
-  if (examples.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": no examples"));
+  TANDEM_RETURN_IF_ERROR(reader->ForEach([&](nlohmann::json line) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(examples.emplace_back(),
+                            ParseExample(std::move(line), tokenizer, end_token, max_tokens));
+    return absl::OkStatus();
+  }));
+  if (examples.empty()) return InvalidArgument(path, ": no examples");
   return examples;
 }
 
@@ -97,21 +93,15 @@ struct SftFlags {
 };
 
 std::string Describe(const SupervisedStep& step, int64_t done, int64_t total, double seconds) {
-  char text[160];
-  std::snprintf(
-      text, sizeof(text), "sft %s  loss %.4f  lr %.1e  %.0f tok/s  ETA %s",
-      ProgressBar(done, total, 20).c_str(), step.loss, step.learning_rate,
-      static_cast<double>(step.num_tokens * done) / std::max(seconds, 1e-9),
-      ShortDuration(seconds / static_cast<double>(done) * static_cast<double>(total - done))
-          .c_str());
-  return text;
+  return absl::StrFormat(
+      "sft %s  loss %.4f  lr %.1e  %.0f tok/s  ETA %s", ProgressBar(done, total, 20), step.loss,
+      step.learning_rate, static_cast<double>(step.num_tokens * done) / std::max(seconds, 1e-9),
+      ShortDuration(seconds / static_cast<double>(done) * static_cast<double>(total - done)));
 }
 
 absl::Status TrainEpochs(const SftFlags& flags, const std::vector<SupervisedExample>& examples,
-                         SupervisedTraining& training) {
+                         int64_t total, SupervisedTraining& training) {
   const int64_t count = static_cast<int64_t>(examples.size());
-  const int64_t steps_per_epoch = (count + flags.batch - 1) / flags.batch;
-  const int64_t total = steps_per_epoch * flags.epochs;
   const int64_t plain_every = std::max<int64_t>(1, total / 20);
   const double start = MonotonicSeconds();
   LiveLine live;
@@ -143,7 +133,7 @@ absl::Status Sft(SftFlags& flags) {
   const int32_t end_token =
       !config.eos_token_ids.empty() ? config.eos_token_ids[0] : tokenizer->eos_token_id();
   if (end_token < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(flags.model, ": names no end token"));
+    return InvalidArgument(flags.model, ": names no end token");
   }
   TANDEM_ASSIGN_OR_RETURN(
       const auto examples,
@@ -155,13 +145,12 @@ absl::Status Sft(SftFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(
       const auto training,
       SupervisedTraining::Create(flags.model, flags.dtype == "bf16", flags.optimizer));
-  TANDEM_RETURN_IF_ERROR(TrainEpochs(flags, examples, *training));
+  TANDEM_RETURN_IF_ERROR(TrainEpochs(flags, examples, total, *training));
   TANDEM_ASSIGN_OR_RETURN(auto weights, training->Weights());
   TANDEM_RETURN_IF_ERROR(
       WriteModelDirectory(config, std::move(weights), flags.model, flags.out,
                           flags.save_dtype == "bf16" ? DType::kBF16 : DType::kF32));
-  std::printf("%s: %lld updates on %lld examples\n", flags.out.c_str(),
-              static_cast<long long>(total), static_cast<long long>(count));
+  absl::PrintF("%s: %d updates on %d examples\n", flags.out, total, count);
   return absl::OkStatus();
 }
 

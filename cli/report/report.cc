@@ -9,7 +9,6 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "cli/io/subcommand.h"
 #include "cli/report/html_page.h"
 #include "cli/report/run_data.h"
@@ -53,15 +52,15 @@ std::string RunDirectoryFrom(const std::string& page, const std::string& run_dir
 absl::Status WriteReport(const std::string& run_directory, const std::string& output_path) {
   std::error_code error;
   if (!std::filesystem::is_directory(run_directory, error)) {
-    return absl::NotFoundError(absl::StrCat("run directory not found: ", run_directory));
+    return NotFound("run directory not found: ", run_directory);
   }
   Notices notices;
   const RunFiles files(run_directory, &notices);
   if (!files.Exists("run.json") && !files.Exists("metrics.jsonl") &&
       !files.Exists("events.jsonl")) {
-    return absl::NotFoundError(absl::StrCat(run_directory,
-                                            " is not a run directory: it holds none of run.json, "
-                                            "metrics.jsonl, events.jsonl (docs/run_directory.md)"));
+    return NotFound(run_directory,
+                    " is not a run directory: it holds none of run.json, "
+                    "metrics.jsonl, events.jsonl (docs/run_directory.md)");
   }
   Json data = BuildRunData(files, DataLimits(), &notices);
   const std::string path = output_path.empty() ? run_directory + "/report.html" : output_path;

@@ -5,7 +5,6 @@
 #include <string_view>
 #include <system_error>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
 #include "common/base/printable.h"
+#include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 
 namespace tandem::cli {
@@ -45,7 +46,7 @@ Launcher::Launcher(LaunchPlan plan, const StopSignal* stop, LiveLine* live)
       stop_(stop),
       live_(live),
       view_(plan_.num_steps),
-      restarts_(plan_.restarts) {}
+      restarts_(plan_.launch) {}
 
 LaunchResult Launcher::Run() {
   if (StartServers() && WaitUntilReady() && StartTrainer(/*again=*/false)) Watch();
@@ -72,15 +73,16 @@ bool Launcher::StartServers() {
     exit_code_ = ExitCode::kStorage;
     return false;
   }
-  servers_due_.assign(static_cast<size_t>(plan_.num_servers), 0);
+  servers_due_.assign(static_cast<size_t>(plan_.launch.num_servers), 0);
   servers_ready_by_ = servers_due_;
-  const absl::Status started = servers_.Start(plan_.logs, plan_.num_servers, plan_.server_argv);
+  const absl::Status started =
+      servers_.Start(plan_.logs, plan_.launch.num_servers, plan_.server_argv);
   return started.ok() || Fail(started);
 }
 
 bool Launcher::WaitUntilReady() {
   const double start = MonotonicSeconds();
-  for (double& by : servers_ready_by_) by = start + plan_.ready_seconds;
+  for (double& by : servers_ready_by_) by = start + plan_.launch.ready_seconds;
   while (!servers_.Ready() || !ServersAreUp()) {
     if (!KeepServers(/*at_start=*/true)) return false;
     live_->Update(absl::StrCat("loading: ", servers_.addresses().size(), " of ",
@@ -95,8 +97,8 @@ bool Launcher::WaitUntilReady() {
 }
 
 bool Launcher::StartTrainer(bool again) {
-  const absl::Status started =
-      trainer_.Start(plan_.logs, plan_.num_ranks, plan_.trainer_argv(servers_.addresses(), again));
+  const absl::Status started = trainer_.Start(plan_.logs, plan_.launch.num_ranks,
+                                              plan_.trainer_argv(servers_.addresses(), again));
   return started.ok() || Fail(started);
 }
 
@@ -128,7 +130,7 @@ void Launcher::WaitForOutput() {
 void Launcher::PassOnStop() {
   live_->Print("stopping: the trainer saves first (a second Ctrl-C ends everything at once)");
   trainer_.Signal(SIGTERM);
-  kill_at_ = MonotonicSeconds() + plan_.stop_seconds;
+  kill_at_ = MonotonicSeconds() + plan_.launch.stop_seconds;
 }
 
 void Launcher::Relay() {
@@ -167,7 +169,7 @@ bool Launcher::TrainerDied(const TrainerEnd& end) {
   Explain(*end.rank, end.end);
   const std::optional<double> delay = PlanRestart(*end.rank, end.end, /*is_server=*/false);
   if (!delay.has_value()) return false;
-  trainer_.Stop(plan_.stop_seconds, kEndSeconds);
+  trainer_.Stop(plan_.launch.stop_seconds, kEndSeconds);
   trainer_due_ = MonotonicSeconds() + *delay;
   exit_code_ = ExitCode::kOk;
   return true;
@@ -190,7 +192,7 @@ bool Launcher::KeepServers(bool at_start) {
       const absl::Status started = servers_.StartAgain(i, plan_.server_argv);
       if (!started.ok()) return Fail(started);
       servers_due_[i] = 0;
-      servers_ready_by_[i] = now + plan_.ready_seconds;
+      servers_ready_by_[i] = now + plan_.launch.ready_seconds;
       continue;
     }
     if (const std::optional<ChildEnd> end = servers_.children()[i]->Poll()) {
@@ -204,9 +206,9 @@ bool Launcher::KeepServers(bool at_start) {
     } else if (servers_ready_by_[i] > 0 && servers_.IsReady(i)) {
       servers_ready_by_[i] = 0;
     } else if (servers_ready_by_[i] > 0 && now > servers_ready_by_[i]) {
-      return Fail(absl::DeadlineExceededError(absl::StrCat(server.name(), " was not ready after ",
-                                                           ShortDuration(plan_.ready_seconds),
-                                                           "; its log is ", server.log_path())));
+      return Fail(DeadlineExceeded(server.name(), " was not ready after ",
+                                   ShortDuration(plan_.launch.ready_seconds), "; its log is ",
+                                   server.log_path()));
     }
   }
   return true;
@@ -220,20 +222,20 @@ std::optional<double> Launcher::PlanRestart(const ChildProcess& child, const Chi
   if (!WorthRestart(end, is_server)) return std::nullopt;
   const std::optional<double> delay = restarts_.NextDelay(name);
   if (!delay.has_value()) {
-    if (restarts_.most() > 0) {
-      live_->Print(absl::StrCat(name, " was started again ", restarts_.most(),
+    if (plan_.launch.max_restarts > 0) {
+      live_->Print(absl::StrCat(name, " was started again ", plan_.launch.max_restarts,
                                 " times (launch.max_restarts): the run ends"));
     }
     return std::nullopt;
   }
-  const int64_t attempt = restarts_.count(name);
+  const int64_t attempt = restarts_.counts().at(name);
   live_->Print(absl::StrCat(name, " is started again in ", *delay, " s (", attempt, " of ",
-                            restarts_.most(), ")"));
+                            plan_.launch.max_restarts, ")"));
   if (plan_.restarts_file.empty()) return delay;
   const auto file = AppendFile::Open(plan_.restarts_file);
   const absl::Status written =
-      file.ok() ? (*file)->Append(
-                      RestartLine(name, end, attempt, restarts_.most(), *delay, view_.last_step()))
+      file.ok() ? (*file)->Append(RestartLine(name, end, attempt, plan_.launch.max_restarts, *delay,
+                                              view_.last_step()))
                 : file.status();
   if (!written.ok()) PrintError(written);
   return delay;
@@ -249,7 +251,7 @@ void Launcher::Explain(const ChildProcess& child, const ChildEnd& end) {
 
 void Launcher::TearDown() {
   const double others_seconds = exit_code_ == ExitCode::kOk ? 20 : kEndSeconds;
-  trainer_.Stop(plan_.stop_seconds, others_seconds);
+  trainer_.Stop(plan_.launch.stop_seconds, others_seconds);
   servers_.Stop(others_seconds);
 }
 
@@ -261,17 +263,12 @@ bool WorthRestart(const ChildEnd& end, bool is_server) {
 
 std::optional<double> Restarts::NextDelay(const std::string& name) {
   int64_t& count = counts_[name];
-  if (count >= limits_.most) {
+  if (count >= limits_.max_restarts) {
     if (count == 0) counts_.erase(name);
     return std::nullopt;
   }
-  return std::min(limits_.delay_seconds * std::exp2(static_cast<double>(count++)),
+  return std::min(limits_.restart_delay_seconds * std::exp2(static_cast<double>(count++)),
                   kMaxRestartDelaySeconds);
-}
-
-int64_t Restarts::count(const std::string& name) const {
-  const auto found = counts_.find(name);
-  return found == counts_.end() ? 0 : found->second;
 }
 
 }  // namespace tandem::cli

@@ -16,15 +16,12 @@
 #include "cli/run/local_servers.h"
 #include "cli/run/local_trainer.h"
 #include "cli/run/progress_view.h"
+#include "cli/run_file/launch_options.h"
 #include "common/base/exit_codes.h"
 #include "common/process/stop_signal.h"
 
 namespace tandem::cli {
 
-struct RestartLimits {
-  int64_t most = 0;          // of each process, over the whole run; 0: none
-  double delay_seconds = 1;  // before the first restart of a process, doubled for each next
-};
 inline constexpr double kMaxRestartDelaySeconds = 60;
 
 // True if another start may end differently: after a signal, an internal error (1), a lost rank
@@ -32,33 +29,28 @@ inline constexpr double kMaxRestartDelaySeconds = 60;
 // the command line, a model, the storage or the training itself. Pure.
 bool WorthRestart(const ChildEnd& end, bool is_server);
 
-// Restarts: counts the restarts of each process and decides about the next one. Pure.
+// Restarts: counts the restarts of each process and decides about the next one, within
+// max_restarts and restart_delay_seconds of the launch. Pure.
 // Thread-compatible.
 class Restarts {
  public:
-  explicit Restarts(const RestartLimits& limits) : limits_(limits) {}
+  explicit Restarts(const LaunchOptions& limits) : limits_(limits) {}
 
   // The process `name` died. Returns the seconds until it is to be restarted, or nullopt if it has
-  // been restarted `most` times.
+  // been restarted max_restarts times.
   std::optional<double> NextDelay(const std::string& name);
 
-  int64_t count(const std::string& name) const;
-  int64_t most() const { return limits_.most; }
   const std::map<std::string, int64_t>& counts() const { return counts_; }
 
  private:
-  const RestartLimits limits_;
+  const LaunchOptions limits_;
   std::map<std::string, int64_t> counts_;
 };
 
 struct LaunchPlan {
-  std::string logs;  // directory of <name>.log and of the servers' port files
-  int64_t num_servers = 1;
-  int64_t num_ranks = 1;  // of the trainer; several ranks meet on a free port of this machine
-  int64_t num_steps = 0;  // for the progress bar
-  double ready_seconds = 300;
-  double stop_seconds = 120;
-  RestartLimits restarts;
+  LaunchOptions launch;       // several ranks meet on a free port of this machine
+  std::string logs;           // directory of <name>.log and of the servers' port files
+  int64_t num_steps = 0;      // for the progress bar
   std::string restarts_file;  // one line per restart (docs/run_directory.md); empty: none
 
   LocalServers::Argv server_argv;
@@ -83,7 +75,7 @@ class Launcher {
   // servers are stopped.
   //
   // When a child ends by itself, its name, its end and its last log lines are printed, and it is
-  // restarted within the limits of plan.restarts. A server is restarted at its address, even if it
+  // restarted within the limits of plan.launch. A server is restarted at its address, even if it
   // has not served yet, and the trainer pushes the weights to it. The trainer is restarted with all
   // its ranks from the last checkpoint, or from the start if there is none, and the servers keep
   // running. A child that is not restarted ends the run.

@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/model/model_input.h"
 #include "cli/report/report.h"
@@ -24,22 +24,15 @@
 namespace tandem::cli {
 namespace {
 
-struct Programs {
-  std::string server;
-  std::string trainer;
-};
-
-Programs ProgramsOf(const LaunchOptions& launch) {
-  const std::string folder = launch.binaries.empty() ? ProgramDirectory() : launch.binaries;
-  return {.server = folder + "/rollout_server", .trainer = folder + "/trainer"};
+std::string ProgramFolder(const LaunchOptions& launch) {
+  return launch.binaries.empty() ? ProgramDirectory() : launch.binaries;
 }
 
-absl::Status CheckPrograms(const Programs& programs) {
-  for (const std::string& program : {programs.server, programs.trainer}) {
+absl::Status CheckPrograms(const std::string& folder) {
+  for (const std::string& program : {folder + "/rollout_server", folder + "/trainer"}) {
     std::error_code ignored;
     if (!std::filesystem::exists(program, ignored)) {
-      return absl::NotFoundError(
-          absl::StrCat(program, " is not there: build it (make build) or set launch.binaries"));
+      return NotFound(program, " is not there: build it (make build) or set launch.binaries");
     }
   }
   return absl::OkStatus();
@@ -57,25 +50,18 @@ std::string ObserveAddress(const std::string& first, int64_t server) {
   return absl::StrCat(first.substr(0, colon + 1), port + server);
 }
 
-LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::string& config,
-                  const LocalRunOptions& options) {
-  LaunchPlan plan;
-  plan.logs = file.run_directory() + "/logs";
-  plan.num_servers = file.launch().num_servers;
-  plan.num_ranks = file.launch().num_ranks;
-  plan.num_steps = file.num_steps();
-  plan.ready_seconds = file.launch().ready_seconds;
-  plan.stop_seconds = file.launch().stop_seconds;
+LaunchPlan PlanOf(const RunFile& file, const std::string& config, const LocalRunOptions& options) {
+  LaunchPlan plan{.launch = file.launch(),
+                  .logs = file.run_directory() + "/logs",
+                  .num_steps = file.trainer().steps,
+                  .restarts_file = file.run_directory() + "/restarts.jsonl"};
   const int64_t base_port = file.launch().base_port;
-  const std::string observe = file.server().observe_listen;
-  plan.restarts = {.most = file.launch().max_restarts,
-                   .delay_seconds = file.launch().restart_delay_seconds};
-  plan.restarts_file = file.run_directory() + "/restarts.jsonl";
+  const std::string observe = file.server().observe_listen, folder = ProgramFolder(file.launch());
   plan.server_argv = [=](int64_t server, int64_t port, const std::string& port_file) {
     if (port == 0 && base_port != 0) port = base_port + server;
     std::vector<std::string> argv = {
-        programs.server, "--config", config, "--listen", absl::StrCat("127.0.0.1:", port),
-        "--port-file",   port_file};
+        folder + "/rollout_server",       "--config",    config,   "--listen",
+        absl::StrCat("127.0.0.1:", port), "--port-file", port_file};
     if (server > 0 && !observe.empty()) {
       argv.push_back("--set");
       argv.push_back("server.observe_listen=" + ObserveAddress(observe, server));
@@ -84,8 +70,8 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
   };
   plan.trainer_argv = [=](const std::vector<std::string>& addresses, bool again) {
     std::vector<std::string> argv = {
-        programs.trainer, "--config", config, "--servers", absl::StrJoin(addresses, ","),
-        "--progress",     "json"};
+        folder + "/trainer",           "--config",   config, "--servers",
+        absl::StrJoin(addresses, ","), "--progress", "json"};
     if (again) {
       argv.push_back("--resume-or-start");
     } else if (options.resume) {
@@ -99,21 +85,19 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
 }
 
 void PrintPlan(const RunFile& file, const LaunchPlan& plan) {
-  std::printf("%s\n# Plan\n", file.ToYaml().c_str());
+  absl::PrintF("%s\n# Plan\n", file.ToYaml());
   const std::vector<std::string> changes = file.Changes();
-  std::printf("# differs from the defaults: %s\n", changes.empty() ? "nothing" : "");
-  for (const std::string& change : changes) std::printf("#   %s\n", change.c_str());
-  std::printf("# run directory: %s\n", file.run_directory().c_str());
-  for (int64_t i = 0; i < plan.num_servers; ++i) {
+  absl::PrintF("# differs from the defaults: %s\n", changes.empty() ? "nothing" : "");
+  for (const std::string& change : changes) absl::PrintF("#   %s\n", change);
+  absl::PrintF("# run directory: %s\n", file.run_directory());
+  for (int64_t i = 0; i < plan.launch.num_servers; ++i) {
     const std::string port_file = absl::StrCat(plan.logs, "/rollout_server_", i, ".port");
-    std::printf("# start: %s\n", absl::StrJoin(plan.server_argv(i, 0, port_file), " ").c_str());
+    absl::PrintF("# start: %s\n", absl::StrJoin(plan.server_argv(i, 0, port_file), " "));
   }
-  for (int64_t rank = 0; rank < plan.num_ranks; ++rank) {
-    std::printf("# start: %s\n",
-                absl::StrJoin(plan.trainer_argv({"HOST:PORT"}, false), " ").c_str());
+  for (int64_t rank = 0; rank < plan.launch.num_ranks; ++rank) {
+    absl::PrintF("# start: %s\n", absl::StrJoin(plan.trainer_argv({"HOST:PORT"}, false), " "));
   }
-  std::printf("# %lld train steps, then %s/report.html\n", static_cast<long long>(plan.num_steps),
-              file.run_directory().c_str());
+  absl::PrintF("# %d train steps, then %s/report.html\n", plan.num_steps, file.run_directory());
 }
 
 // Checks that both models are directories with config, tokenizer and weights, and that the files of
@@ -122,7 +106,7 @@ void PrintPlan(const RunFile& file, const LaunchPlan& plan) {
 absl::Status CheckInputs(const RunFile& file) {
   std::vector<std::string> missing;
   for (const std::string& path : file.input_paths()) {
-    if (path == file.trainer_model() || path == file.server_model()) {
+    if (path == file.trainer().model || path == file.server().model) {
       const absl::Status model = CheckModelDirectory(path);
       if (!model.ok()) missing.emplace_back(model.message());
     } else if (::access(path.c_str(), R_OK) != 0) {
@@ -134,35 +118,26 @@ absl::Status CheckInputs(const RunFile& file) {
                                ExitCode::kBadModelOrData);
 }
 
-struct PromptCounts {
-  int64_t num_train = 0, num_eval = 0;  // prompts
-  int64_t num_dropped = 0;              // of both; they are longer than data.max_prompt_tokens
-};
-
-// Reads and tokenises the prompts as the trainer will.
-absl::StatusOr<PromptCounts> CountPrompts(const RunFile& file) {
-  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file.trainer_model()));
-  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(file.trainer_model()));
+// Reads and tokenises the prompts as the trainer will, and prints how many there are.
+absl::Status PrintPrompts(const RunFile& file) {
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file.trainer().model));
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(file.trainer().model));
   TANDEM_ASSIGN_OR_RETURN(
       const trainer::RunPrompts prompts,
       trainer::OpenRunPrompts(file.trainer().data, file.trainer().seed,
                               file.trainer().sampling.max_new_tokens, config, *tokenizer));
-  PromptCounts counts{.num_train = static_cast<int64_t>(prompts.train->prompts().size()),
-                      .num_dropped = prompts.train->num_dropped()};
-  if (prompts.eval == nullptr) return counts;
-  counts.num_eval = static_cast<int64_t>(prompts.eval->prompts().size());
-  counts.num_dropped += prompts.eval->num_dropped();
-  return counts;
-}
-
-void PrintPrompts(const PromptCounts& prompts) {
-  std::printf("# prompts: %lld to train on, %lld held out",
-              static_cast<long long>(prompts.num_train), static_cast<long long>(prompts.num_eval));
-  if (prompts.num_dropped > 0) {
-    std::printf(", %lld left out (over trainer.data.max_prompt_tokens)",
-                static_cast<long long>(prompts.num_dropped));
+  size_t num_eval = 0;
+  int64_t num_dropped = prompts.train->num_dropped();  // longer than data.max_prompt_tokens
+  if (prompts.eval != nullptr) {
+    num_eval = prompts.eval->prompts().size();
+    num_dropped += prompts.eval->num_dropped();
   }
-  std::printf("\n");
+  absl::PrintF("# prompts: %d to train on, %d held out", prompts.train->prompts().size(), num_eval);
+  if (num_dropped > 0) {
+    absl::PrintF(", %d left out (over trainer.data.max_prompt_tokens)", num_dropped);
+  }
+  absl::PrintF("\n");
+  return absl::OkStatus();
 }
 
 // Every rank checks its device too, but only after the servers have loaded.
@@ -178,11 +153,11 @@ absl::Status CheckRunDirectory(const RunFile& file, const LocalRunOptions& optio
   std::error_code ignored;
   const bool used = std::filesystem::exists(run / "events.jsonl", ignored);
   if (used && !options.resume && !options.clean) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        run.string(), " holds a run: --resume goes on with it, --clean starts it anew"));
+    return AlreadyExists(run.string(),
+                         " holds a run: --resume goes on with it, --clean starts it anew");
   }
   if (!used && options.resume) {
-    return absl::NotFoundError(absl::StrCat(run.string(), ": no run to resume is there"));
+    return NotFound(run.string(), ": no run to resume is there");
   }
   return absl::OkStatus();
 }
@@ -191,18 +166,15 @@ absl::Status CheckRunDirectory(const RunFile& file, const LocalRunOptions& optio
 
 absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, RunFile::Load(options.config, options.sets));
-  const Programs programs = ProgramsOf(file->launch());
   LocalRunResult result{.run_directory = file->run_directory()};
   const std::string config = result.run_directory + "/logs/launch.yaml";
-  LaunchPlan plan = PlanOf(*file, programs, config, options);
+  LaunchPlan plan = PlanOf(*file, config, options);
   if (options.dry_run) PrintPlan(*file, plan);
-  TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
+  TANDEM_RETURN_IF_ERROR(CheckPrograms(ProgramFolder(file->launch())));
   TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
   TANDEM_RETURN_IF_ERROR(CheckTrainerDevice(*file));
   if (options.dry_run) {
-    const absl::StatusOr<PromptCounts> prompts = CountPrompts(*file);
-    if (!prompts.ok()) return trainer::WithExitCode(prompts.status(), ExitCode::kBadModelOrData);
-    PrintPrompts(*prompts);
+    TANDEM_RETURN_IF_ERROR(trainer::WithExitCode(PrintPrompts(*file), ExitCode::kBadModelOrData));
     return result;
   }
   TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));

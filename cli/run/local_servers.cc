@@ -20,8 +20,7 @@ absl::Status LocalServers::Start(const std::string& logs, int64_t count, const A
   for (int64_t i = 0; i < count; ++i) {
     const size_t server = children_.size();
     port_files_.push_back(absl::StrCat(logs, "/rollout_server_", server, ".port"));
-    TANDEM_ASSIGN_OR_RETURN(auto child, StartOne(server, /*port=*/0, argv));
-    children_.push_back(std::move(child));
+    TANDEM_ASSIGN_OR_RETURN(children_.emplace_back(), StartOne(server, /*port=*/0, argv));
   }
   return absl::OkStatus();
 }

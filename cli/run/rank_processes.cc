@@ -169,7 +169,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
     const std::string candidate = absl::StrCat(folder, "/", name);
     if (access(candidate.c_str(), X_OK) == 0) return candidate;
   }
-  return absl::NotFoundError(absl::StrCat(name, ": no such program in PATH or beside tandem"));
+  return NotFound(name, ": no such program in PATH or beside tandem");
 }
 
 }  // namespace tandem::cli

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "cli/io/live_line.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"

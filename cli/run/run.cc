@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <memory>
 
-#include "absl/strings/str_cat.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/run/local_run.h"

@@ -1,9 +1,8 @@
 #include "cli/run_file/launch_options.h"
+#include "common/base/status_macros.h"
 
 #include <filesystem>
 #include <system_error>
-
-#include "absl/strings/str_cat.h"
 
 namespace tandem::cli {
 namespace {
@@ -124,9 +123,8 @@ void BindOptions(OptionBinder& binder, LaunchOptions& options) {
 absl::StatusOr<int64_t> NumRankNodes(const LaunchOptions& options) {
   if (options.ranks_per_node == 0) return 1;
   if (options.num_ranks % options.ranks_per_node != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("launch.num_ranks ", options.num_ranks,
-                                                   " is not a multiple of launch.ranks_per_node ",
-                                                   options.ranks_per_node));
+    return InvalidArgument("launch.num_ranks ", options.num_ranks,
+                           " is not a multiple of launch.ranks_per_node ", options.ranks_per_node);
   }
   return options.num_ranks / options.ranks_per_node;
 }

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/run_file/launch_options.h"
+#include "common/options/options.h"
 #include "rollout_server/server_options.h"
 #include "trainer/trainer_options.h"
 
@@ -23,15 +23,11 @@ class RunFile {
   //   INVALID_ARGUMENT             no model is named, or options contradict each other
   static absl::StatusOr<std::unique_ptr<RunFile>> Load(const std::string& path,
                                                        const std::vector<std::string>& sets);
-  ~RunFile();
 
-  const LaunchOptions& launch() const;
-  const rollout::ServerOptions& server() const;
-  const trainer::TrainerOptions& trainer() const;
-  std::string server_model() const;
-  std::string trainer_model() const;
-  std::string run_directory() const;  // OUT/NAME
-  int64_t num_steps() const;
+  const LaunchOptions& launch() const { return launch_; }
+  const rollout::ServerOptions& server() const { return server_; }
+  const trainer::TrainerOptions& trainer() const { return trainer_; }
+  std::string run_directory() const { return trainer_.out + "/" + trainer_.run_name; }  // OUT/NAME
   std::vector<std::string> input_paths() const;  // must be readable where processes start
 
   // Sets the compute threads of a rank and of a server, unless the file sets them.
@@ -46,9 +42,12 @@ class RunFile {
   static std::string Reference();
 
  private:
-  struct Impl;
-  explicit RunFile(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  RunFile();
+
+  LaunchOptions launch_;
+  rollout::ServerOptions server_;
+  trainer::TrainerOptions trainer_;
+  OptionBinder binder_;  // of the options above
 };
 
 }  // namespace tandem::cli

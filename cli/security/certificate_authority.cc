@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/openssl_owner.h"
@@ -31,7 +30,7 @@ absl::Status OpenSslError(const char* what) {
   const unsigned long error = ERR_get_error();
   ERR_clear_error();
   const char* const reason = ERR_reason_error_string(error);
-  return absl::InternalError(absl::StrCat(what, ": ", reason == nullptr ? "OpenSSL" : reason));
+  return Internal(what, ": ", reason == nullptr ? "OpenSSL" : reason);
 }
 
 Key NewKey() { return Key(EVP_EC_gen("P-256")); }
@@ -112,13 +111,13 @@ absl::StatusOr<std::string> AlternativeNames(const CertificateRequest& request) 
   };
   for (const std::string& uri : request.uris) {
     if (!only(uri, ":/.-_")) {
-      return absl::InvalidArgumentError(absl::StrCat("'", uri, "' is not a URI of an identity"));
+      return InvalidArgument("'", uri, "' is not a URI of an identity");
     }
     names.push_back("URI:" + uri);
   }
   for (const std::string& dns : request.dns) {
     if (!only(dns, ".-*")) {
-      return absl::InvalidArgumentError(absl::StrCat("'", dns, "' is not a DNS name"));
+      return InvalidArgument("'", dns, "' is not a DNS name");
     }
     names.push_back("DNS:" + dns);
   }
@@ -126,7 +125,7 @@ absl::StatusOr<std::string> AlternativeNames(const CertificateRequest& request) 
     unsigned char parsed[16];
     if (inet_pton(AF_INET, ip.c_str(), parsed) != 1 &&
         inet_pton(AF_INET6, ip.c_str(), parsed) != 1) {
-      return absl::InvalidArgumentError(absl::StrCat("'", ip, "' is not an IP address"));
+      return InvalidArgument("'", ip, "' is not an IP address");
     }
     names.push_back("IP:" + ip);
   }

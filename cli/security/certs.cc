@@ -4,8 +4,10 @@
 #include <memory>
 #include <string>
 
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/security/development_identities.h"
+#include "common/base/status_macros.h"
 #include "common/options/command_line.h"
 
 namespace tandem::cli {
@@ -36,33 +38,24 @@ void PrintMade(const CertsFlags& flags) {
 absl::Status Certs(const CertsFlags& flags) {
   if (flags.out.empty()) return absl::InvalidArgumentError("--out is required");
   if (flags.new_ca) {
-    const absl::Status status = NewAuthority(flags.out, flags.names);
-    if (status.ok()) {
-      std::printf(
-          "%s: a new authority, trusted beside the one in use (every ca.crt holds both).\n"
-          "When every process has taken it (its log says so, within seconds): --renew, and after "
-          "that --drop-old-ca.\n",
-          flags.out.c_str());
-    }
-    return status;
+    TANDEM_RETURN_IF_ERROR(NewAuthority(flags.out, flags.names));
+    std::printf(
+        "%s: a new authority, trusted beside the one in use (every ca.crt holds both).\n"
+        "When every process has taken it (its log says so, within seconds): --renew, and after "
+        "that --drop-old-ca.\n",
+        flags.out.c_str());
+  } else if (flags.drop_old_ca) {
+    TANDEM_RETURN_IF_ERROR(DropAuthorityBefore(flags.out));
+    std::printf("%s: only the new authority is trusted.\n", flags.out.c_str());
+  } else if (flags.renew) {
+    TANDEM_RETURN_IF_ERROR(RenewIdentities(flags.out, flags.names));
+    std::printf("%s: new certificates for %lld days. Running processes take them by themselves.\n",
+                flags.out.c_str(), static_cast<long long>(flags.names.days));
+  } else {
+    TANDEM_RETURN_IF_ERROR(MakeIdentities(flags.out, flags.names));
+    PrintMade(flags);
   }
-  if (flags.drop_old_ca) {
-    const absl::Status status = DropAuthorityBefore(flags.out);
-    if (status.ok()) std::printf("%s: only the new authority is trusted.\n", flags.out.c_str());
-    return status;
-  }
-  if (flags.renew) {
-    const absl::Status status = RenewIdentities(flags.out, flags.names);
-    if (status.ok()) {
-      std::printf(
-          "%s: new certificates for %lld days. Running processes take them by themselves.\n",
-          flags.out.c_str(), static_cast<long long>(flags.names.days));
-    }
-    return status;
-  }
-  const absl::Status status = MakeIdentities(flags.out, flags.names);
-  if (status.ok()) PrintMade(flags);
-  return status;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -76,9 +69,7 @@ void AddCertsCommand(CLI::App& app, Action& chosen) {
   sub->add_option("directory", flags->out)->group("")->excludes(out)->each([](const std::string&) {
     std::fputs("tandem certs: the directory is named by --out now\n", stderr);
   });
-  sub->add_option("--days", flags->names.days, "validity of the certificates")
-      ->check(CLI::Range(1, 825))
-      ->capture_default_str();
+  AddRange(sub, "--days", flags->names.days, 1, 825, "validity of the certificates");
   sub->add_option("--dns", flags->names.dns,
                   "DNS name of the rollout servers, in addition to localhost");
   sub->add_option("--ip", flags->names.ips,
@@ -100,10 +91,7 @@ void AddCertsCommand(CLI::App& app, Action& chosen) {
       "Clients such as Python's check the names of the rollout server; the project's own check the "
       "role\nin its certificate instead. docs/security.md explains all steps.",
       "tandem certs --out certs --dns rollout.example.org --days 30");
-  SetAction(*sub, chosen, [flags] {
-    const absl::Status status = Certs(*flags);
-    return status.ok() ? 0 : FailUsage(status);
-  });
+  SetAction(*sub, chosen, [flags] { return FinishUsage(Certs(*flags)); });
 }
 
 }  // namespace tandem::cli

@@ -52,8 +52,8 @@ absl::StatusOr<CertificateAuthority> MakeAuthority(const std::string& out,
 
 absl::StatusOr<CertificateAuthority> LoadAuthority(const std::string& out) {
   if (!Exists(AuthorityKey(out))) {
-    return absl::NotFoundError(absl::StrCat(AuthorityKey(out), " is not there: `tandem certs ", out,
-                                            "` makes an authority first"));
+    return NotFound(AuthorityKey(out), " is not there: `tandem certs ", out,
+                    "` makes an authority first");
   }
   CertifiedKey own;
   TANDEM_ASSIGN_OR_RETURN(own.certificate, ReadFile(AuthorityFile(out)));
@@ -115,15 +115,13 @@ absl::Status SignRoles(const std::string& out, const CertificateAuthority& autho
 
 absl::Status MakeIdentities(const std::string& out, const DevelopmentNames& names) {
   if (Exists(out + "/authority")) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(out,
-                     " holds an authority already: --renew makes new certificates under it, "
-                     "--new-ca begins a change to another, or name a new directory"));
+    return AlreadyExists(out,
+                         " holds an authority already: --renew makes new certificates under it, "
+                         "--new-ca begins a change to another, or name a new directory");
   }
   for (const rpc::Role role : kRoles) {
     if (Exists(RoleDirectory(out, role))) {
-      return absl::AlreadyExistsError(
-          absl::StrCat(RoleDirectory(out, role), " is there already: name a new directory"));
+      return AlreadyExists(RoleDirectory(out, role), " is there already: name a new directory");
     }
   }
   TANDEM_RETURN_IF_ERROR(MakeDirectories(out + "/authority"));
@@ -139,10 +137,9 @@ absl::Status RenewIdentities(const std::string& out, const DevelopmentNames& nam
 absl::Status NewAuthority(const std::string& out, const DevelopmentNames& names) {
   TANDEM_ASSIGN_OR_RETURN(const CertificateAuthority before, LoadAuthority(out));
   if (Exists(BeforeFile(out))) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(BeforeFile(out),
-                     " is still trusted: end the last change first (--renew, then "
-                     "--drop-old-ca)"));
+    return FailedPrecondition(BeforeFile(out),
+                              " is still trusted: end the last change first (--renew, then "
+                              "--drop-old-ca)");
   }
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(BeforeFile(out), before.certificate()));
   TANDEM_RETURN_IF_ERROR(MakeAuthority(out, names).status());
@@ -158,10 +155,9 @@ absl::Status DropAuthorityBefore(const std::string& out) {
     const rpc::TlsUse use = role == rpc::Role::kRollout ? rpc::TlsUse::kServe : rpc::TlsUse::kCall;
     const auto good = rpc::CheckTlsFiles(directory, files, use, absl::Now());
     if (!good.ok()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(good.status().message(),
-                       "; --renew first, and wait until every process has "
-                       "taken the new certificates"));
+      return FailedPrecondition(good.status().message(),
+                                "; --renew first, and wait until every process has "
+                                "taken the new certificates");
     }
   }
   std::error_code ignored;

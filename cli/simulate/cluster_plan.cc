@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
@@ -112,7 +111,7 @@ double ModelShape::kv_bytes_per_token() const {
 absl::StatusOr<ModelShape> NamedShape(const std::string& name) {
   if (name == "7b") return ModelShape{"Qwen2.5-7B", 7.616e9, 28, 3584, 28, 4, 128, 1};
   if (name == "70b") return ModelShape{"Llama-3.1-70B", 70.554e9, 80, 8192, 64, 8, 128, 8};
-  return absl::InvalidArgumentError(absl::StrCat("no model ", name, ", want 7b or 70b"));
+  return InvalidArgument("no model ", name, ", want 7b or 70b");
 }
 
 double LinkBytesPerSecond(int64_t gpus, const Constants& c) {
@@ -126,9 +125,9 @@ absl::StatusOr<ClusterPlan> PlanCluster(const ModelShape& shape, int64_t trainer
                                         int64_t rollout_gpus, const Workload& workload,
                                         const Constants& constants) {
   if (trainer_gpus < 1 || rollout_gpus < 1 || rollout_gpus % shape.tensor_parallel != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "split ", trainer_gpus, ":", rollout_gpus, ": want a trainer GPU and a multiple of ",
-        shape.tensor_parallel, " rollout GPUs (GPUs a server of ", shape.name, ")"));
+    return InvalidArgument("split ", trainer_gpus, ":", rollout_gpus,
+                           ": want a trainer GPU and a multiple of ", shape.tensor_parallel,
+                           " rollout GPUs (GPUs a server of ", shape.name, ")");
   }
   TANDEM_ASSIGN_OR_RETURN(const LengthDistribution lengths,
                           LengthDistribution::Parse(workload.lengths));
@@ -147,8 +146,8 @@ absl::StatusOr<ClusterPlan> PlanCluster(const ModelShape& shape, int64_t trainer
   PairPlan& pair = plan.pair;
   pair.server = Speed(shape, constants);
   if (pair.server.kv_tokens < workload.prompt_tokens + 1) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(shape.name, " leaves no memory for KV on ", shape.tensor_parallel, " GPUs"));
+    return ResourceExhausted(shape.name, " leaves no memory for KV on ", shape.tensor_parallel,
+                             " GPUs");
   }
   pair.steps = workload.max_staleness + 1 + workload.steps;
   pair.prompts_per_step = workload.prompts;
@@ -170,10 +169,10 @@ absl::StatusOr<ClusterPlan> PlanCluster(const ModelShape& shape, int64_t trainer
 
 absl::StatusOr<LengthDistribution> LengthDistribution::Parse(const std::string& text) {
   const auto refused = [&] {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "'", text,
         "', want fixed:N, uniform:LOW-HIGH or lognormal:MEAN:SIGMA:LIMIT, lengths of 1 "
-        "to 1000000 tokens"));
+        "to 1000000 tokens");
   };
   const std::vector<std::string> parts = absl::StrSplit(text, absl::ByAnyChar(":-"));
   std::vector<double> numbers;

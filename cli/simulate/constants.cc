@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
-#include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/options/nearest_name.h"
@@ -24,15 +23,8 @@ constexpr char kDatasheet[] = "NVIDIA H100 Tensor Core GPU datasheet, SXM column
 }  // namespace
 
 const char* OriginName(Origin origin) {
-  switch (origin) {
-    case Origin::kPublished:
-      return "published";
-    case Origin::kMeasured:
-      return "measured";
-    case Origin::kAssumed:
-      break;
-  }
-  return "assumed";
+  constexpr const char* kNames[] = {"published", "measured", "assumed"};
+  return kNames[static_cast<size_t>(origin)];
 }
 
 Constants ClusterConstants() {
@@ -126,9 +118,7 @@ void Constants::Set(std::string_view name, double value) {
 }
 
 absl::Status Constants::Override(const std::string& json, const std::string& place) {
-  const auto refused = [&](const std::string& what) {
-    return absl::InvalidArgumentError(absl::StrCat(place, ": ", what));
-  };
+  const auto refused = [&](const std::string& what) { return InvalidArgument(place, ": ", what); };
   nlohmann::json document;
   try {
     document = nlohmann::json::parse(json);

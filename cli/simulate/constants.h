@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 
 namespace tandem::simulate {
 

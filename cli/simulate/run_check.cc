@@ -19,7 +19,7 @@ namespace {
 absl::StatusOr<double> Number(const nlohmann::json& line, const char* key,
                               const std::string& place) {
   if (!line.contains(key) || !line[key].is_number()) {
-    return absl::InvalidArgumentError(absl::StrCat(place, ": no number ", key));
+    return InvalidArgument(place, ": no number ", key);
   }
   return line[key].get<double>();
 }
@@ -46,14 +46,13 @@ absl::StatusOr<int64_t> Setting(const YAML::Node& node, const std::string& place
   YAML::Node at = YAML::Clone(node);
   for (const auto part : absl::StrSplit(dotted, '.')) {
     if (!at.IsMap() || !at[std::string(part)].IsDefined()) {
-      return absl::InvalidArgumentError(absl::StrCat(place, "/config.yaml: no ", dotted));
+      return InvalidArgument(place, "/config.yaml: no ", dotted);
     }
     at.reset(at[std::string(part)]);
   }
   int64_t value = 0;
   if (!at.IsScalar() || !YAML::convert<int64_t>::decode(at, value) || value < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(place, "/config.yaml: ", dotted, " is not a whole number"));
+    return InvalidArgument(place, "/config.yaml: ", dotted, " is not a whole number");
   }
   return value;
 }
@@ -63,7 +62,7 @@ absl::Status ReadSettings(const std::string& config, const std::string& place, R
   try {
     document = YAML::Load(config);
   } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(place, "/config.yaml: ", error.what()));
+    return InvalidArgument(place, "/config.yaml: ", error.what());
   }
   TANDEM_ASSIGN_OR_RETURN(run->prompts, Setting(document, place, "trainer.prompts_per_step"));
   TANDEM_ASSIGN_OR_RETURN(run->group, Setting(document, place, "trainer.completions_per_prompt"));
@@ -74,8 +73,7 @@ absl::Status ReadSettings(const std::string& config, const std::string& place, R
   run->servers = Setting(document, place, "launch.num_servers").value_or(1);
   run->max_sequences = Setting(document, place, "server.engine.max_batch_sequences").value_or(64);
   if (run->prompts < 1 || run->group < 1 || run->servers < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(place, "/config.yaml: prompts, completions and servers are at least 1"));
+    return InvalidArgument(place, "/config.yaml: prompts, completions and servers are at least 1");
   }
   return absl::OkStatus();
 }
@@ -92,7 +90,7 @@ absl::StatusOr<RecordedStep> ReadStep(const nlohmann::json& line, const Recorded
   TANDEM_ASSIGN_OR_RETURN(step.update, Number(line, "time/update", place));
   TANDEM_ASSIGN_OR_RETURN(step.push, Number(line, "time/push", place));
   TANDEM_ASSIGN_OR_RETURN(step.whole, Number(line, "time/step", place));
-  if (step.whole <= 0) return absl::InvalidArgumentError(absl::StrCat(place, ": time/step is 0"));
+  if (step.whole <= 0) return InvalidArgument(place, ": time/step is 0");
   return step;
 }
 
@@ -104,12 +102,12 @@ absl::Status ReadLengths(const std::string& path, RecordedStep* step) {
   for (const auto line : absl::StrSplit(*text, '\n', absl::SkipEmpty())) {
     const nlohmann::json group = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
     if (!group.is_object() || !group.contains("completions")) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": not a line of a group"));
+      return InvalidArgument(path, ": not a line of a group");
     }
     std::vector<int64_t> lengths;
     for (const nlohmann::json& completion : group["completions"]) {
       if (!completion.contains("token_ids")) {
-        return absl::InvalidArgumentError(absl::StrCat(path, ": a completion without token_ids"));
+        return InvalidArgument(path, ": a completion without token_ids");
       }
       lengths.push_back(static_cast<int64_t>(completion["token_ids"].size()));
     }
@@ -173,7 +171,7 @@ absl::StatusOr<RecordedRun> ParseRun(const std::string& metrics, const std::stri
     const std::string at = absl::StrCat(place, "/metrics.jsonl:", ++number);
     const nlohmann::json line = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
     if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) {
-      return absl::InvalidArgumentError(absl::StrCat(at, ": not a line of a train step"));
+      return InvalidArgument(at, ": not a line of a train step");
     }
     if (line["step"] == 0) continue;  // the evaluation before the first
     TANDEM_ASSIGN_OR_RETURN(RecordedStep step, ReadStep(line, run, at));
@@ -181,13 +179,12 @@ absl::StatusOr<RecordedRun> ParseRun(const std::string& metrics, const std::stri
   }
   for (auto& [step, recorded] : steps) {
     if (step != static_cast<int64_t>(run.steps.size()) + 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(place, "/metrics.jsonl: step ", run.steps.size() + 1, " is missing"));
+      return InvalidArgument(place, "/metrics.jsonl: step ", run.steps.size() + 1, " is missing");
     }
     run.steps.push_back(std::move(recorded));
   }
   if (run.steps.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(place, "/metrics.jsonl: no train step"));
+    return InvalidArgument(place, "/metrics.jsonl: no train step");
   }
   return run;
 }
@@ -216,9 +213,9 @@ absl::StatusOr<CheckResult> CheckRun(const RecordedRun& run, const Constants& ma
 
 absl::StatusOr<Scales> FitScales(const RecordedRun& run, const Constants& machine) {
   if (run.steps.size() < 2 || run.max_staleness > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "constants are fitted to runs of at least two steps at max_staleness 0; this one has ",
-        run.steps.size(), " at ", run.max_staleness));
+        run.steps.size(), " at ", run.max_staleness);
   }
   TANDEM_ASSIGN_OR_RETURN(const CheckResult plain, CheckRun(run, machine, {}));
   Scales real{0, 0, 0}, predicted{0, 0, 0};

@@ -56,8 +56,7 @@ absl::Status ParseRewards(EvalFlags& flags) {
     const size_t equals = text.find('=');
     double weight = 1;
     if (equals != std::string::npos && !absl::SimpleAtod(text.substr(equals + 1), &weight)) {
-      return AsUsageError(
-          absl::InvalidArgumentError(absl::StrCat("--reward ", text, ": want NAME=WEIGHT")));
+      return AsUsageError(InvalidArgument("--reward ", text, ": want NAME=WEIGHT"));
     }
     flags.reward.weights.emplace_back(text.substr(0, equals), weight);
   }
@@ -70,9 +69,9 @@ absl::Status BoundPrompts(const ModelConfig& config, EvalFlags& flags) {
   flags.data.over_length = trainer::OverLength::kDrop;
   flags.data.max_prompt_tokens = config.max_position_embeddings - flags.sampling.max_new_tokens;
   if (flags.data.max_prompt_tokens >= 1) return absl::OkStatus();
-  return AsUsageError(absl::InvalidArgumentError(absl::StrCat(
-      "--max-new-tokens ", flags.sampling.max_new_tokens,
-      " leaves no room for a prompt in the model's context of ", config.max_position_embeddings)));
+  return AsUsageError(InvalidArgument("--max-new-tokens ", flags.sampling.max_new_tokens,
+                                      " leaves no room for a prompt in the model's context of ",
+                                      config.max_position_embeddings));
 }
 
 // Two requests per prompt i: number 2i is greedy with one completion, number 2i + 1 samples k.
@@ -174,10 +173,10 @@ absl::Status Eval(EvalFlags& flags) {
   live.Clear();
   if (greedy.num_prompts + sampled.num_prompts == 0) {
     return trainer::WithExitCode(
-        absl::FailedPreconditionError(absl::StrCat(
-            flags.data.eval, ": none of ", count, " prompts has a reward (", greedy.num_failed,
-            " failed, ", source->num_dropped(), " too long): there is nothing to average; look at ",
-            "the answers of the file and at --reward")),
+        FailedPrecondition(flags.data.eval, ": none of ", count, " prompts has a reward (",
+                           greedy.num_failed, " failed, ", source->num_dropped(),
+                           " too long): there is nothing to average; look at ",
+                           "the answers of the file and at --reward"),
         ExitCode::kBadModelOrData);
   }
   PrintTally(greedy, sampled, flags.k, source->num_dropped());

@@ -32,17 +32,8 @@ struct GenerateFlags {
 };
 
 const char* FinishReasonName(rollout::FinishReason reason) {
-  switch (reason) {
-    case rollout::FinishReason::kStop:
-      return "stop";
-    case rollout::FinishReason::kLength:
-      return "length";
-    case rollout::FinishReason::kStopString:
-      return "stop_string";
-    case rollout::FinishReason::kStoppedEarly:
-      return "stopped_early";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"stop", "length", "stop_string", "stopped_early"};
+  return kNames[static_cast<size_t>(reason)];
 }
 
 void PrintGroup(const std::vector<rollout::FinishedCompletion>& completions) {
@@ -74,15 +65,13 @@ absl::StatusOr<rollout::GroupRequest> ParseLine(const nlohmann::json& line,
   if (input.ids.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
   const int64_t worst = static_cast<int64_t>(input.ids.size()) + flags.sampling.max_new_tokens;
   if (worst > config.max_position_embeddings) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt of ", input.ids.size(), " tokens and --max-new-tokens ",
-                     flags.sampling.max_new_tokens, " are over the model's context of ",
-                     config.max_position_embeddings));
+    return InvalidArgument("prompt of ", input.ids.size(), " tokens and --max-new-tokens ",
+                           flags.sampling.max_new_tokens, " are over the model's context of ",
+                           config.max_position_embeddings);
   }
   for (const int32_t id : input.ids) {
     if (id >= config.vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("id ", id, " is outside the vocabulary of ", config.vocab_size));
+      return InvalidArgument("id ", id, " is outside the vocabulary of ", config.vocab_size);
     }
   }
   rollout::GroupRequest request;
@@ -99,20 +88,12 @@ absl::StatusOr<ReadRequests> ReadInput(const GenerateFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.input));
   ReadRequests read;
-  while (true) {
-    const auto line = reader->Next();
-    if (!line.ok()) {
-      read.bad_line = line.status();
-      return read;
-    }
-    if (!line->has_value()) return read;
-    auto request = ParseLine(**line, flags, read.requests.size(), *tokenizer, config);
-    if (!request.ok()) {
-      read.bad_line = reader->At(request.status());
-      return read;
-    }
-    read.requests.push_back(*std::move(request));
-  }
+  read.bad_line = reader->ForEach([&](const nlohmann::json& line) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(read.requests.emplace_back(),
+                            ParseLine(line, flags, read.requests.size(), *tokenizer, config));
+    return absl::OkStatus();
+  });
+  return read;
 }
 
 absl::Status Generate(const GenerateFlags& flags) {

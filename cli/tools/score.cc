@@ -95,16 +95,14 @@ absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
         "--details, --top-k, --top-p, --min-p and the --*-bits are for the rollout engine: leave "
         "them out with --engine trainer"));
   }
-  TANDEM_ASSIGN_OR_RETURN(
-      auto created, TrainerScorer::Create(flags.model, flags.dtype == "bf16", flags.numerics));
-  std::shared_ptr<TrainerScorer> scorer = std::move(created);
+  TANDEM_ASSIGN_OR_RETURN(const TrainerScorer scorer,
+                          LoadTrainerScorer(flags.model, flags.dtype == "bf16", flags.numerics));
   const float temperature = flags.how.temperature;
-  return ScoreFunction(
-      [scorer, temperature](const Question& question) -> absl::StatusOr<std::string> {
-        TANDEM_ASSIGN_OR_RETURN(const std::vector<float> logprobs,
-                                scorer->Score(question.ids, temperature));
-        return Logprobs(logprobs, NumUnscored(question));
-      });
+  return ScoreFunction([scorer,
+                        temperature](const Question& question) -> absl::StatusOr<std::string> {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<float> logprobs, scorer(question.ids, temperature));
+    return Logprobs(logprobs, NumUnscored(question));
+  });
 }
 
 absl::StatusOr<Question> ParseQuestion(const nlohmann::json& line) {
@@ -117,8 +115,7 @@ absl::StatusOr<Question> ParseQuestion(const nlohmann::json& line) {
   const int64_t size = static_cast<int64_t>(question.ids.size());
   if (!prompt->is_number_integer() || prompt->get<int64_t>() < 0 ||
       prompt->get<int64_t>() >= size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"num_prompt_tokens\": want an integer from 0 to ", size - 1));
+    return InvalidArgument("\"num_prompt_tokens\": want an integer from 0 to ", size - 1);
   }
   question.num_prompt_tokens = prompt->get<int64_t>();
   return question;
@@ -130,15 +127,12 @@ absl::Status Score(ScoreFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.input));
   TANDEM_ASSIGN_OR_RETURN(const ScoreFunction score,
                           flags.engine == "trainer" ? TrainerScore(flags) : RolloutScore(flags));
-  while (true) {
-    TANDEM_ASSIGN_OR_RETURN(const auto line, reader->Next());
-    if (!line.has_value()) return absl::OkStatus();
-    const auto question = ParseQuestion(*line);
-    if (!question.ok()) return reader->At(question.status());
-    const auto answer = score(*question);
-    if (!answer.ok()) return reader->At(answer.status());
-    PrintLine(*answer);
-  }
+  return reader->ForEach([&](const nlohmann::json& line) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const Question question, ParseQuestion(line));
+    TANDEM_ASSIGN_OR_RETURN(const std::string answer, score(question));
+    PrintLine(answer);
+    return absl::OkStatus();
+  });
 }
 
 // The options of a score that can be changed one at a time.
@@ -151,9 +145,8 @@ void AddFactorOptions(CLI::App* sub, ScoreFlags& flags) {
   AddShare(sub, "--top-p", how.top_p, "rollout only: under top-p; 1: off");
   AddShare(sub, "--min-p", how.min_p, "rollout only: under min-p; 0: off");
   const auto bits = [sub](const char* flag, int& field, const char* what) {
-    sub->add_option(flag, field, absl::StrCat("rollout only: significand bits kept of ", what))
-        ->check(CLI::Range(kLeastSignificandBits, kFp32SignificandBits))
-        ->capture_default_str();
+    AddRange(sub, flag, field, kLeastSignificandBits, kFp32SignificandBits,
+             absl::StrCat("rollout only: significand bits kept of ", what).c_str());
   };
   bits("--body-bits", how.arithmetic.precision.body_bits,
        "the inputs of linear layers but the head");

@@ -52,13 +52,11 @@ absl::StatusOr<std::string> Answer(const nlohmann::json& line, const TokenizeFla
 absl::Status Tokenize(const TokenizeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.input));
-  while (true) {
-    TANDEM_ASSIGN_OR_RETURN(const auto line, reader->Next());
-    if (!line.has_value()) return absl::OkStatus();
-    const auto answer = Answer(*line, flags, *tokenizer);
-    if (!answer.ok()) return reader->At(answer.status());
-    PrintLine(*answer);
-  }
+  return reader->ForEach([&](const nlohmann::json& line) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const std::string answer, Answer(line, flags, *tokenizer));
+    PrintLine(answer);
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace

@@ -37,13 +37,13 @@ class Socket {
 };
 
 absl::Status Unreachable(const std::string& address, const std::string& why) {
-  return absl::UnavailableError(absl::StrCat(address, ": ", why));
+  return Unavailable(address, ": ", why);
 }
 
 absl::StatusOr<Socket> Connect(const std::string& address, double timeout_seconds) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
+    return InvalidArgument("'", address, "' is not HOST:PORT");
   }
   std::string host = address.substr(0, colon);
   if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);

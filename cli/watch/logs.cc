@@ -9,11 +9,9 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "cli/io/child_process.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
@@ -55,9 +53,9 @@ absl::StatusOr<std::vector<Source>> FilesOf(const std::string& run) {
     files.push_back({.name = entry.path().stem().string(), .where = entry.path().string()});
   }
   if (error || files.empty()) {
-    return absl::NotFoundError(absl::StrCat(
+    return NotFound(
         run,
-        "/logs holds no log: name a directory that `tandem run` made, or HOST:PORT of a process"));
+        "/logs holds no log: name a directory that `tandem run` made, or HOST:PORT of a process");
   }
   std::ranges::sort(files, {}, &Source::name);
   return files;
@@ -103,7 +101,7 @@ absl::StatusOr<std::vector<std::string>> LookAtPort(Source& source, int64_t coun
                                 : absl::StrCat("/logs?lines=1000000&after=", source.seen);
   TANDEM_ASSIGN_OR_RETURN(const HttpAnswer answer, HttpGet(source.where, query, timeout));
   if (answer.code != 200) {
-    return absl::UnavailableError(absl::StrCat(source.where, ": HTTP ", answer.code));
+    return Unavailable(source.where, ": HTTP ", answer.code);
   }
   std::vector<std::string> lines;
   source.seen = std::max<int64_t>(0, source.seen);

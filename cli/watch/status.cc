@@ -52,13 +52,13 @@ void PrintRestarts(const std::string& path) {
 absl::Status ReadRun(const std::string& run, std::vector<std::string>& servers) {
   std::error_code ignored;
   if (!std::filesystem::exists(run + "/run.json", ignored)) {
-    return absl::NotFoundError(absl::StrCat(
-        run, " holds no run (no run.json there): name a run directory, or HOST:PORT of a process"));
+    return NotFound(
+        run, " holds no run (no run.json there): name a run directory, or HOST:PORT of a process");
   }
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(run + "/run.json"));
   const nlohmann::json card = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!card.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(run, "/run.json is not a JSON object"));
+    return InvalidArgument(run, "/run.json is not a JSON object");
   }
   if (card.contains("servers") && card["servers"].is_array()) {
     for (const nlohmann::json& server : card["servers"]) {
@@ -86,9 +86,8 @@ absl::StatusOr<std::string> AskProcess(const std::string& address, double timeou
   if (observed.ok()) return observed;
   const auto served = AskServer(address, timeout, caller);
   if (served.ok()) return absl::StrCat("server   ", *served);
-  return absl::UnavailableError(absl::StrCat("process  ", served.status().message(),
-                                             " (as a rollout server); ",
-                                             observed.status().message(), " (as an observe port)"));
+  return Unavailable("process  ", served.status().message(), " (as a rollout server); ",
+                     observed.status().message(), " (as an observe port)");
 }
 
 int Status(StatusFlags flags) {
@@ -107,20 +106,20 @@ int Status(StatusFlags flags) {
   const auto caller = LoadCaller(flags.tls);
   if (!caller.ok()) return FailUsage(caller.status());
   ExitCode code = ExitCode::kOk;
-  for (const std::string& address : processes) {
-    const auto line = AskProcess(address, flags.timeout, *caller);
+  const auto print = [&](const absl::StatusOr<std::string>& line, const char* before_line,
+                         const char* before_error) {
     if (!line.ok()) code = ExitCode::kServerLost;
-    PrintLine(line.ok() ? *line : std::string(line.status().message()));
+    PrintLine(line.ok() ? before_line + *line
+                        : absl::StrCat(before_error, line.status().message()));
+  };
+  for (const std::string& address : processes) {
+    print(AskProcess(address, flags.timeout, *caller), "", "");
   }
   for (const std::string& address : flags.observe) {
-    const auto line = AskObservePort(address, flags.timeout);
-    if (!line.ok()) code = ExitCode::kServerLost;
-    PrintLine(line.ok() ? *line : absl::StrCat("process  ", line.status().message()));
+    print(AskObservePort(address, flags.timeout), "", "process  ");
   }
   for (const std::string& address : flags.servers) {
-    const auto line = AskServer(address, flags.timeout, *caller);
-    if (!line.ok()) code = ExitCode::kServerLost;
-    PrintLine(absl::StrCat("server   ", line.ok() ? *line : std::string(line.status().message())));
+    print(AskServer(address, flags.timeout, *caller), "server   ", "server   ");
   }
   return ToInt(code);
 }

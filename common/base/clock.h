@@ -19,6 +19,11 @@ inline double MonotonicSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Seconds since 1970 by the wall clock.
+inline double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 using SecondsClock = std::function<double()>;
 
 // "2026-03-01T12:00:00.123Z". Thread-safe.

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/base/weight_version.h"
 
 namespace tandem {
@@ -92,11 +93,11 @@ inline absl::Status WithExitCode(absl::Status status, ExitCode code) {
 // The error of a run whose last weights could not be saved because the disk is full.
 inline absl::Status NotSaved(WeightVersion version, int64_t saved_step, const absl::Status& why) {
   return WithExitCode(
-      absl::ResourceExhaustedError(absl::StrCat(
+      ResourceExhausted(
           "the weights of step ", version.value, " could not be saved: ", why.message(),
           saved_step == 0 ? "; no checkpoint was saved before"
                           : absl::StrCat("; the checkpoint of step ", saved_step, " stands"),
-          ": make room, then --resume")),
+          ": make room, then --resume"),
       ExitCode::kStorage);
 }
 

@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/printable.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::log {
 namespace {
@@ -70,17 +71,8 @@ Memory& GlobalMemory() {
 }
 
 const char* Name(Level level) {
-  switch (level) {
-    case Level::kDebug:
-      return "DEBUG";
-    case Level::kInfo:
-      return "INFO";
-    case Level::kWarning:
-      return "WARNING";
-    case Level::kError:
-      return "ERROR";
-  }
-  return "ERROR";
+  constexpr const char* kNames[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
+  return kNames[static_cast<size_t>(level)];
 }
 
 // Returns `text` with quotes, control characters escaped and invalid UTF-8 replaced.
@@ -128,8 +120,7 @@ absl::Status Configure(const LogOptions& options) {
     try {
       sinks.push_back(std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file));
     } catch (const spdlog::spdlog_ex& error) {
-      return absl::UnavailableError(
-          absl::StrCat("log file ", options.file, " cannot be opened: ", error.what()));
+      return Unavailable("log file ", options.file, " cannot be opened: ", error.what());
     }
   }
   GlobalSinks().logger = MakeLogger(std::move(sinks));

@@ -1,6 +1,6 @@
-// Mutex, MutexLock, CondVar: std::mutex with Clang's thread-safety annotations. The project does
-// not use absl::Mutex, because Debian's build of Abseil is not instrumented and TSan reports false
-// races on it.
+// Mutex, MutexLock, CondVar, EndSign: std::mutex with Clang's thread-safety annotations. The
+// project does not use absl::Mutex, because Debian's build of Abseil is not instrumented and TSan
+// reports false races on it.
 #pragma once
 
 #include <chrono>
@@ -65,6 +65,30 @@ class CondVar {
 
  private:
   std::condition_variable cv_;
+};
+
+// Tells a thread that works every now and then to end, and ends its pause at once. Thread-safe.
+class EndSign {
+ public:
+  void Give() {
+    MutexLock lock(&mu_);
+    given_ = true;
+    changed_.NotifyAll();
+  }
+
+  // Waits for `pause`, or until the sign is given. True if it was.
+  bool WaitFor(std::chrono::milliseconds pause) {
+    const auto until = std::chrono::steady_clock::now() + pause;
+    MutexLock lock(&mu_);
+    while (!given_ && changed_.WaitUntil(&mu_, until)) {
+    }
+    return given_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  bool given_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace tandem

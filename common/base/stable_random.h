@@ -7,8 +7,9 @@
 
 namespace tandem {
 
-// A 64-bit hash of numbers. The order of prompts and the seeds of groups come from it, so that a run
-// can be repeated from its seed. Chains the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+// A 64-bit hash of numbers. The order of prompts and the seeds of groups come from it, so that a
+// run can be repeated from its seed. Chains the finaliser of SplitMix64 (Steele, Lea and Flood
+// 2014).
 inline uint64_t StableHash(std::initializer_list<uint64_t> numbers) {
   uint64_t state = 0;
   for (const uint64_t number : numbers) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::offpolicy {
@@ -11,8 +10,8 @@ namespace {
 
 absl::Status CheckLength(const char* column, size_t length, int64_t want, const char* of) {
   if (static_cast<int64_t>(length) == want) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("capture: column ", column, " has ", length, " entries for ", want, " ", of));
+  return InvalidArgument("capture: column ", column, " has ", length, " entries for ", want, " ",
+                         of);
 }
 
 absl::Status CheckOffsets(const char* column, const std::vector<int64_t>& offsets, int64_t end,
@@ -22,9 +21,8 @@ absl::Status CheckOffsets(const char* column, const std::vector<int64_t>& offset
     rising = may_be_empty ? offsets[i] >= offsets[i - 1] : offsets[i] > offsets[i - 1];
   }
   if (rising) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("capture: ", column, " does not rise from 0 to ",
-                                                 end,
-                                                 may_be_empty ? "" : " without an empty part"));
+  return InvalidArgument("capture: ", column, " does not rise from 0 to ", end,
+                         may_be_empty ? "" : " without an empty part");
 }
 
 absl::Status CheckCompletionColumns(const Capture& c) {
@@ -41,9 +39,8 @@ absl::Status CheckCompletionColumns(const Capture& c) {
   for (size_t i = 0; i < c.group.size(); ++i) {
     const bool in_order = i == 0 || c.group[i] >= c.group[i - 1];
     if (in_order && c.group[i] >= 0 && c.group[i] < c.num_groups()) continue;
-    return absl::InvalidArgumentError(absl::StrCat("capture: completion ", i, " is of group ",
-                                                   c.group[i], " of ", c.num_groups(),
-                                                   "; groups must come in order"));
+    return InvalidArgument("capture: completion ", i, " is of group ", c.group[i], " of ",
+                           c.num_groups(), "; groups must come in order");
   }
   return absl::OkStatus();
 }
@@ -65,12 +62,18 @@ absl::Status CheckTokenColumns(const Capture& c) {
   return check("prefix_cached", c.prefix_cached);
 }
 
+// The part of a concatenation at `place`, by the offsets of all parts.
+template <typename T>
+std::span<const T> PartOf(const std::vector<T>& all, const std::vector<int64_t>& offsets,
+                          int64_t place) {
+  const auto begin = static_cast<size_t>(offsets[static_cast<size_t>(place)]);
+  const auto end = static_cast<size_t>(offsets[static_cast<size_t>(place) + 1]);
+  return std::span(all).subspan(begin, end - begin);
+}
+
 std::string_view PackedOf(const Capture& c, int64_t token) {
-  const auto begin = static_cast<size_t>(c.packed_support_offsets[static_cast<size_t>(token)]);
-  const auto end = static_cast<size_t>(c.packed_support_offsets[static_cast<size_t>(token) + 1]);
-  const std::string_view all(reinterpret_cast<const char*>(c.packed_support.data()),
-                             c.packed_support.size());
-  return all.substr(begin, end - begin);
+  const auto bytes = PartOf(c.packed_support, c.packed_support_offsets, token);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 // SupportView requires bytes that have been checked.
@@ -80,8 +83,7 @@ absl::Status CheckSupports(const Capture& c) {
     ids.clear();
     const absl::Status good = UnpackSupport(PackedOf(c, t), kMostIds, &ids);
     if (good.ok()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("packed_support of token ", t, ": ", good.message()));
+    return InvalidArgument("packed_support of token ", t, ": ", good.message());
   }
   return absl::OkStatus();
 }
@@ -89,15 +91,11 @@ absl::Status CheckSupports(const Capture& c) {
 }  // namespace
 
 std::span<const int32_t> Capture::prompt(int64_t group_place) const {
-  const auto begin = static_cast<size_t>(prompt_offsets[static_cast<size_t>(group_place)]);
-  const auto end = static_cast<size_t>(prompt_offsets[static_cast<size_t>(group_place) + 1]);
-  return std::span(prompt_ids).subspan(begin, end - begin);
+  return PartOf(prompt_ids, prompt_offsets, group_place);
 }
 
 std::span<const int32_t> Capture::ids(int64_t completion) const {
-  const auto begin = static_cast<size_t>(token_offsets[static_cast<size_t>(completion)]);
-  const auto end = static_cast<size_t>(token_offsets[static_cast<size_t>(completion) + 1]);
-  return std::span(token_ids).subspan(begin, end - begin);
+  return PartOf(token_ids, token_offsets, completion);
 }
 
 SupportView Capture::support(int64_t token) const {

@@ -17,6 +17,15 @@
 #include "common/weights/digest.h"
 
 namespace tandem::offpolicy {
+
+// The parts of the manifest whose keys are the names of their fields.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CapturedServer, address, build, dtype, numerics, instruction_set,
+                                   in_flight)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CapturedTrainer, dtype, numerics, instruction_set, library,
+                                   row_tokens)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CapturedWeights, version, rounding, served, masters,
+                                   masters_digest)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -91,9 +100,9 @@ absl::Status PackSupports(const PlainSupports& plain, const std::string& path, C
   const std::vector<int64_t>& ends = plain.offsets;
   if (ends.size() != capture.token_ids.size() + 1 || ends.front() != 0 ||
       !std::ranges::is_sorted(ends) || ends.back() != static_cast<int64_t>(plain.ids.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": column support_offsets does not rise from 0 to the ", plain.ids.size(),
-        " entries of support_ids, with one entry a token and one more"));
+    return InvalidArgument(path, ": column support_offsets does not rise from 0 to the ",
+                           plain.ids.size(),
+                           " entries of support_ids, with one entry a token and one more");
   }
   capture.packed_support_offsets = {0};
   for (size_t t = 0; t + 1 < ends.size(); ++t) {
@@ -101,8 +110,8 @@ absl::Status PackSupports(const PlainSupports& plain, const std::string& path, C
                                                   static_cast<size_t>(ends[t + 1] - ends[t]));
     const bool rise = std::ranges::adjacent_find(ids, std::greater_equal()) == ids.end();
     if (!ids.empty() && (!rise || ids.front() < 0 || ids.back() >= kMostIds)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": column support_ids: those of token ", t, " are not rising ids"));
+      return InvalidArgument(path, ": column support_ids: those of token ", t,
+                             " are not rising ids");
     }
     const std::string bytes = PackedSupport(ids).bytes();
     capture.packed_support.insert(capture.packed_support.end(), bytes.begin(), bytes.end());
@@ -120,15 +129,13 @@ absl::Status FillColumns(const std::vector<HostTensor>& tensors, const std::stri
     using T = typename std::decay_t<decltype(column)>::value_type;
     const auto found = by_name.find(name);
     if (found == by_name.end()) {
-      status.Update(
-          absl::InvalidArgumentError(absl::StrCat(path, ": column ", name, " is missing")));
+      status.Update(InvalidArgument(path, ": column ", name, " is missing"));
       return;
     }
     const HostTensor& tensor = *found->second;
     if (tensor.spec.dtype != DTypeOf<T>() || tensor.spec.shape.size() != 1) {
-      status.Update(absl::InvalidArgumentError(
-          absl::StrCat(path, ": column ", tensor.spec.ToString(), " must be ",
-                       std::string(DTypeName(DTypeOf<T>())), " of one dimension")));
+      status.Update(InvalidArgument(path, ": column ", tensor.spec.ToString(), " must be ",
+                                    DTypeName(DTypeOf<T>()), " of one dimension"));
       return;
     }
     column.resize(static_cast<size_t>(tensor.spec.num_elements()));
@@ -146,31 +153,6 @@ absl::Status FillColumns(const std::vector<HostTensor>& tensors, const std::stri
 }
 
 json NineDigits(double value) { return JsonNumberAs<json>(value); }
-
-json ServersJson(const std::vector<CapturedServer>& servers) {
-  json list = json::array();
-  for (const CapturedServer& s : servers) {
-    list.push_back({{"address", s.address},
-                    {"build", s.build},
-                    {"dtype", s.dtype},
-                    {"numerics", s.numerics},
-                    {"instruction_set", s.instruction_set},
-                    {"in_flight", s.in_flight}});
-  }
-  return list;
-}
-
-json WeightsJson(const std::vector<CapturedWeights>& weights) {
-  json list = json::array();
-  for (const CapturedWeights& w : weights) {
-    list.push_back({{"version", w.version},
-                    {"rounding", w.rounding},
-                    {"served", w.served},
-                    {"masters", w.masters},
-                    {"masters_digest", w.masters_digest}});
-  }
-  return list;
-}
 
 json ManifestJson(const Capture& capture, const std::string& columns_digest) {
   const CaptureManifest& m = capture.manifest;
@@ -194,14 +176,9 @@ json ManifestJson(const Capture& capture, const std::string& columns_digest) {
             {"min_p", NineDigits(m.sampling.min_p)},
             {"min_new_tokens", m.sampling.min_new_tokens},
             {"max_new_tokens", m.sampling.max_new_tokens}}},
-          {"servers", ServersJson(m.servers)},
-          {"trainer",
-           {{"dtype", m.trainer.dtype},
-            {"numerics", m.trainer.numerics},
-            {"instruction_set", m.trainer.instruction_set},
-            {"library", m.trainer.library},
-            {"row_tokens", m.trainer.row_tokens}}},
-          {"weights", WeightsJson(m.weights)},
+          {"servers", m.servers},
+          {"trainer", m.trainer},
+          {"weights", m.weights},
           {"injected", m.injected},
           {"num_groups", capture.num_groups()},
           {"num_completions", capture.num_completions()},
@@ -230,17 +207,9 @@ CaptureManifest ParseManifest(const json& j) {
   sampling.at("min_p").get_to(m.sampling.min_p);
   sampling.at("min_new_tokens").get_to(m.sampling.min_new_tokens);
   sampling.at("max_new_tokens").get_to(m.sampling.max_new_tokens);
-  for (const json& s : j.at("servers")) {
-    m.servers.push_back({s.at("address"), s.at("build"), s.at("dtype"), s.at("numerics"),
-                         s.at("instruction_set"), s.at("in_flight")});
-  }
-  const json& trainer = j.at("trainer");
-  m.trainer = {trainer.at("dtype"), trainer.at("numerics"), trainer.at("instruction_set"),
-               trainer.at("library"), trainer.at("row_tokens")};
-  for (const json& w : j.at("weights")) {
-    m.weights.push_back({w.at("version"), w.at("rounding"), w.at("served"), w.at("masters"),
-                         w.at("masters_digest")});
-  }
+  j.at("servers").get_to(m.servers);
+  j.at("trainer").get_to(m.trainer);
+  j.at("weights").get_to(m.weights);
   j.at("injected").get_to(m.injected);
   return m;
 }
@@ -248,7 +217,7 @@ CaptureManifest ParseManifest(const json& j) {
 absl::StatusOr<json> ReadManifest(const std::string& path) {
   const std::string file = path + "/" + kManifest;
   if (!fs::exists(file)) {
-    return absl::NotFoundError(
+    return NotFound(
         fs::is_directory(path)
             ? absl::StrCat(path, " has no ", kManifest, ": its writing did not end; make it again")
             : absl::StrCat(path, ": no such capture (a directory with ", kManifest, ")"));
@@ -256,15 +225,14 @@ absl::StatusOr<json> ReadManifest(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
   json manifest = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!manifest.is_object() || manifest.value("format", "") != kFormat) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file, ": not the manifest of a capture (\"format\" must be \"", kFormat, "\")"));
+    return InvalidArgument(file, ": not the manifest of a capture (\"format\" must be \"", kFormat,
+                           "\")");
   }
   const json& version = manifest["format_version"];
   if (version != kCaptureFormatVersion && version != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": format_version ", version.dump(), ", this program reads 1 and ",
-                     kCaptureFormatVersion, ": use the version of tandem that wrote it (",
-                     manifest.value("tandem_version", "unknown"), ")"));
+    return InvalidArgument(file, ": format_version ", version.dump(), ", this program reads 1 and ",
+                           kCaptureFormatVersion, ": use the version of tandem that wrote it (",
+                           manifest.value("tandem_version", "unknown"), ")");
   }
   return manifest;
 }
@@ -294,21 +262,20 @@ absl::StatusOr<Capture> ReadCapture(const std::string& path) {
   try {
     capture.manifest = ParseManifest(manifest);
   } catch (const json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(path, "/", kManifest, ": ", error.what()));
+    return InvalidArgument(path, "/", kManifest, ": ", error.what());
   }
   const std::string columns = path + "/" + kColumns;
   const auto digest = DigestFile(columns);
-  if (!digest.ok()) return absl::DataLossError(digest.status().message());
+  if (!digest.ok()) return DataLoss(digest.status().message());
   if (manifest.value("columns_digest", "") != *digest) {
-    return absl::DataLossError(
-        absl::StrCat(columns, " is not the file its manifest was written for (digest ", *digest,
-                     ", the manifest says ", manifest.value("columns_digest", "nothing"),
-                     "): it was cut short or changed"));
+    return DataLoss(columns, " is not the file its manifest was written for (digest ", *digest,
+                    ", the manifest says ", manifest.value("columns_digest", "nothing"),
+                    "): it was cut short or changed");
   }
   TANDEM_ASSIGN_OR_RETURN(const SafetensorsFile file, ReadSafetensors(columns));
   TANDEM_RETURN_IF_ERROR(FillColumns(file.tensors, columns, manifest["format_version"], capture));
   const absl::Status fits = CheckCapture(capture);
-  if (!fits.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", fits.message()));
+  if (!fits.ok()) return InvalidArgument(path, ": ", fits.message());
   return capture;
 }
 

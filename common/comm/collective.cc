@@ -1,5 +1,6 @@
 #include "common/comm/collective.h"
 #include "common/base/printable.h"
+#include "common/base/status_macros.h"
 
 #include <mutex>
 #include <optional>
@@ -78,7 +79,7 @@ struct Collective::Group {
     // After Abort there is no culprit to look for.
     if (absl::Status why = state(); !why.ok()) return why;
     const absl::Duration took = SteadyNow() - start;
-    return Break(absl::UnavailableError(
+    return Break(Unavailable(
         absl::StrFormat("%s failed after %.1f s (deadline %.1f s): %s [c10d: %s]", what,
                         absl::ToDoubleSeconds(took), absl::ToDoubleSeconds(options.deadline),
                         roll_call.Ask(number), FirstLine(error))));
@@ -124,24 +125,22 @@ struct Collective::Group {
 absl::StatusOr<std::unique_ptr<Collective>> Collective::Make(Backend backend, const Store& store,
                                                              const GroupOptions& options) {
   if (backend == Backend::kNccl && !HasNccl()) {
-    return absl::UnimplementedError("this build has no NCCL: build the cuda preset");
+    return Unimplemented("this build has no NCCL: build the cuda preset");
   }
   const Store under = store.Under(absl::StrCat("group/", options.name));
   auto group = std::make_shared<Group>(under, options);
   const auto size = static_cast<int>(options.members.size());
   try {
-    const absl::StatusOr<Reach> reach = store.GetReach();
-    if (!reach.ok()) return reach.status();
+    TANDEM_ASSIGN_OR_RETURN(const Reach reach, store.GetReach());
     const auto& place = under.connection().prefixed;
     group->backend = backend == Backend::kNccl
                          ? MakeNccl(place, options.rank, size, options.name, group->deadline())
-                         : MakeGloo(place, options.rank, size, *reach, group->deadline());
+                         : MakeGloo(place, options.rank, size, reach, group->deadline());
   } catch (const NoDevice& error) {
-    return absl::FailedPreconditionError(absl::StrCat("group ", options.name, ": ", error.what()));
+    return FailedPrecondition("group ", options.name, ": ", error.what());
   } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("group ", options.name,
-                                               " could not be made: ", group->roll_call.Ask(0),
-                                               " [c10d: ", FirstLine(error.what()), "]"));
+    return Unavailable("group ", options.name, " could not be made: ", group->roll_call.Ask(0),
+                       " [c10d: ", FirstLine(error.what()), "]");
   }
   return std::unique_ptr<Collective>(new Collective(std::move(group)));
 }
@@ -202,10 +201,7 @@ Pending Collective::StartReduceScatter(at::Tensor all, at::Tensor part) {
 }
 
 void Collective::Abort(const std::string& reason) {
-  group_
-      ->Break(absl::AbortedError(
-          absl::StrCat("group ", group_->options.name, " was aborted: ", reason)))
-      .IgnoreError();
+  group_->Break(Aborted("group ", group_->options.name, " was aborted: ", reason)).IgnoreError();
   try {
     group_->backend->abort();
   } catch (const std::exception&) {

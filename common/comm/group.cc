@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "common/base/status_macros.h"
 #include "common/comm/backends.h"
 #include "common/comm/collective.h"
 #include "common/tensor/torch_status.h"
@@ -19,8 +20,8 @@ Pending Failed(absl::Status why) {
 
 Pending StartBroadcastOnDevice(Collective& group, std::byte* bytes, int64_t size, int root) {
   if (group.device().is_cpu()) {
-    return Failed(absl::InvalidArgumentError(
-        "a group over Gloo cannot broadcast memory of a device: take NCCL"));
+    return Failed(
+        InvalidArgument("a group over Gloo cannot broadcast memory of a device: take NCCL"));
   }
   at::Tensor there;
   const absl::Status made = CatchTorch("bytes of a broadcast on the device", [&] {
@@ -34,9 +35,7 @@ Pending StartBroadcastOnDevice(Collective& group, std::byte* bytes, int64_t size
 
 absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Store& store,
                                                       const GroupOptions& options) {
-  auto made = Collective::Make(backend, store, options);
-  if (!made.ok()) return made.status();
-  return std::shared_ptr<Collective>(*std::move(made));
+  return Collective::Make(backend, store, options);
 }
 
 absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root, Device where) {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::comm {
 namespace {
@@ -25,7 +25,7 @@ absl::Status Run(const std::function<void()>& work) {
     work();
     return absl::OkStatus();
   } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
+    return Internal(error.what());
   }
 }
 
@@ -45,9 +45,8 @@ absl::Status RunOrLeaveBehind(const std::string& what, absl::Duration deadline,
   const bool back = outcome->changed.wait_for(lock, absl::ToChronoNanoseconds(deadline),
                                               [&] { return outcome->status.has_value(); });
   if (back) return *outcome->status;
-  return absl::DeadlineExceededError(absl::StrCat(what, " took longer than ",
-                                                  absl::FormatDuration(deadline),
-                                                  ": a member died or hangs in the middle of it"));
+  return DeadlineExceeded(what, " took longer than ", absl::FormatDuration(deadline),
+                          ": a member died or hangs in the middle of it");
 }
 
 }  // namespace tandem::comm

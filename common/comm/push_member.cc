@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::comm {
@@ -23,12 +22,11 @@ absl::StatusOr<JoinPushGroupFunction> Load() {
   // Tests are not beside the library; they use the path from the build.
   if (library == nullptr) library = dlopen(TANDEM_PUSH_MEMBER_LIBRARY, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return absl::NotFoundError(absl::StrCat("a push group needs ", beside,
-                                            " (built with the rollout server): ", dlerror()));
+    return NotFound("a push group needs ", beside, " (built with the rollout server): ", dlerror());
   }
   void* const symbol = dlsym(library, kJoinPushGroupSymbol);
   if (symbol == nullptr) {
-    return absl::NotFoundError(absl::StrCat(kPushMemberLibrary, ": ", dlerror()));
+    return NotFound(kPushMemberLibrary, ": ", dlerror());
   }
   return reinterpret_cast<JoinPushGroupFunction>(symbol);
 }

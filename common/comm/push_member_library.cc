@@ -25,7 +25,7 @@ class CollectiveMember : public PushMember {
 
 absl::Status Join(const PushSeatOffer& offer, std::unique_ptr<PushMember>* member) {
   auto store = Store::Connect(offer.store_host, offer.store_port, offer.deadline);
-  if (!store.ok()) return absl::UnavailableError(store.status().message());
+  if (!store.ok()) return Unavailable(store.status().message());
   const std::string name = PushGroupName(offer.run_id, offer.epoch, offer.membership);
   TANDEM_RETURN_IF_ERROR(
       PushSeats(*store, name).Take(offer.rank, offer.deadline, offer.called_off.get()));

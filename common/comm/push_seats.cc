@@ -35,16 +35,15 @@ absl::Status PushSeats::Take(int rank, absl::Duration deadline,
   const absl::Time end = SteadyNow() + deadline;
   for (;;) {
     if (called_off != nullptr && called_off->load()) {
-      return absl::CancelledError("the seat is not wanted any more");
+      return Cancelled("the seat is not wanted any more");
     }
     const absl::Duration left = std::max(absl::ZeroDuration(), end - SteadyNow());
     const auto go = store_.Get(kGo, std::min(left, kLook));
-    if (go.ok()) return go->empty() ? absl::OkStatus() : absl::AbortedError(*go);
+    if (go.ok()) return go->empty() ? absl::OkStatus() : Aborted(*go);
     if (!absl::IsDeadlineExceeded(go.status())) return go.status();
     if (left <= kLook) {
-      return absl::DeadlineExceededError(absl::StrCat("the trainer did not say within ",
-                                                      absl::FormatDuration(deadline),
-                                                      " whether all members came"));
+      return DeadlineExceeded("the trainer did not say within ", absl::FormatDuration(deadline),
+                              " whether all members came");
     }
   }
 }
@@ -60,7 +59,7 @@ absl::Status PushSeats::WaitForAll(int num_servers, absl::Duration deadline,
         const std::string problem = absl::StrCat("the group was called off: rank ", rank, " of ",
                                                  num_servers, " servers did not come");
         TANDEM_RETURN_IF_ERROR(store_.Set(kGo, problem));
-        return absl::AbortedError(problem);
+        return Aborted(problem);
       }
       absl::SleepFor(kPoll);
     }

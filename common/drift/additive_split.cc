@@ -29,24 +29,11 @@ void AddToken(const TokenRecord& record, const SplitScores& scores, size_t t, do
   }
 }
 
-Statistic Ratio(size_t numerator, size_t denominator) {
-  return [=](std::span<const double> sums) { return sums[numerator] / sums[denominator]; };
-}
-
 }  // namespace
 
 std::string_view SplitPartName(SplitPart part) {
-  switch (part) {
-    case SplitPart::kRecord:
-      return "record";
-    case SplitPart::kEngine:
-      return "engine";
-    case SplitPart::kCast:
-      return "cast";
-    case SplitPart::kStaleness:
-      break;
-  }
-  return "staleness";
+  constexpr std::string_view kNames[] = {"record", "engine", "cast", "staleness"};
+  return kNames[static_cast<size_t>(part)];
 }
 
 std::array<double, kNumSplitParts> SplitToken(const TokenRecord& record, const SplitScores& scores,
@@ -73,16 +60,14 @@ AdditiveSplit ComputeAdditiveSplit(const TokenRecord& record, const SplitScores&
   }
   if (split.num_tokens == 0) return split;
   ClusterSums clusters{.num_sums = kNumSums};
-  for (const auto& [sequence, sums] : sequences) {
-    clusters.values.insert(clusters.values.end(), sums.begin(), sums.end());
-  }
+  for (const auto& [sequence, sums] : sequences) clusters.Add(sums);
   std::vector<Statistic> statistics;
   for (size_t i = 0; i < kNumSplitParts; ++i) {
-    statistics.push_back(Ratio(kParts + 3 * i, kTokens));
-    statistics.push_back(Ratio(kParts + 3 * i + 1, kTokens));
-    statistics.push_back(Ratio(kParts + 3 * i + 2, kSquares));
+    statistics.push_back(RatioOfSums(kParts + 3 * i, kTokens));
+    statistics.push_back(RatioOfSums(kParts + 3 * i + 1, kTokens));
+    statistics.push_back(RatioOfSums(kParts + 3 * i + 2, kSquares));
   }
-  statistics.push_back(Ratio(kDeltas, kTokens));
+  statistics.push_back(RatioOfSums(kDeltas, kTokens));
   const std::vector<Interval> intervals = BootstrapIntervals(clusters, statistics, options);
   for (size_t i = 0; i < kNumSplitParts; ++i) {
     split.parts[i] = {intervals[3 * i], intervals[3 * i + 1], intervals[3 * i + 2]};

@@ -1,8 +1,10 @@
 #include "common/drift/delivery_trend.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace tandem::offpolicy {
 namespace {
@@ -11,16 +13,13 @@ namespace {
 // separated.
 constexpr double kCollinear = 1e-6;
 
-// Centred squared distances, in units of the last push's, so that a slope is a contribution to the
-// last push's square.
+// One number for each push, in each of the two columns.
 struct Columns {
   std::vector<double> distance, push;
 };
 
 double Dot(const std::vector<double>& a, const std::vector<double>& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
 std::vector<double> Centred(std::vector<double> values, double unit) {
@@ -33,6 +32,8 @@ std::vector<double> Centred(std::vector<double> values, double unit) {
   return values;
 }
 
+// Centred squared distances, in units of the last push's, so that a slope is a contribution to the
+// last push's square.
 Columns MakeColumns(std::span<const ProbedPush> pushes) {
   std::vector<double> distance, push;
   for (const ProbedPush& p : pushes) {
@@ -43,21 +44,18 @@ Columns MakeColumns(std::span<const ProbedPush> pushes) {
   return {Centred(std::move(distance), distance_unit), Centred(std::move(push), push_unit)};
 }
 
-// A slope is linear in the observed squares: row[i] is the weight of push i. Empty if the slope
-// cannot be determined.
-struct SlopeRows {
-  std::vector<double> distance, push;
-};
-
 // Ordinary least squares with an intercept: centring the columns removes the intercept, and the 2 x
 // 2 normal equations are solved in closed form. The solution is kept as weights on the observations
 // and not as numbers: the mean square of a resample is a weighted sum over its completions, so a
 // bootstrap replicate of a slope is such a sum as well, and the regression is solved once instead
 // of once per replicate.
-SlopeRows LeastSquares(const Columns& x) {
+//
+// A slope is linear in the observed squares: element i of a column is the weight of push i. A
+// column is empty if its slope cannot be determined.
+Columns LeastSquares(const Columns& x) {
   const double dd = Dot(x.distance, x.distance), pp = Dot(x.push, x.push),
                dp = Dot(x.distance, x.push);
-  SlopeRows rows;
+  Columns rows;
   if (dd <= 0) return rows;
   const double n = static_cast<double>(x.distance.size());
   const auto row = [&](double distance_factor, double push_factor) {
@@ -100,21 +98,19 @@ DeliveryTrend FitDeliveryTrend(std::span<const ProbedPush> all, std::span<const 
   trend.num_pushes = static_cast<int64_t>(pushes.size());
   trend.undelivered.value = trend.late.value = std::numeric_limits<double>::quiet_NaN();
   if (pushes.empty()) return trend;
-  SlopeRows rows;
+  Columns rows;
   if (trend.num_pushes >= kLeastPushes) rows = LeastSquares(MakeColumns(pushes));
   const auto nearest = std::ranges::min_element(pushes, {}, &ProbedPush::distance);
 
   enum Sum : size_t { kTokens, kLast, kNearest, kDistance, kPush, kNumSums };
   ClusterSums clusters{.num_sums = kNumSums};
   for (size_t s = 0; s < num_tokens.size(); ++s) {
-    for (const double sum : {num_tokens[s], pushes.back().squares[s], nearest->squares[s],
-                             Weighted(pushes, rows.distance, s), Weighted(pushes, rows.push, s)}) {
-      clusters.values.push_back(sum);
-    }
+    clusters.Add(std::array{num_tokens[s], pushes.back().squares[s], nearest->squares[s],
+                            Weighted(pushes, rows.distance, s), Weighted(pushes, rows.push, s)});
   }
   std::vector<Statistic> statistics;
   for (const size_t sum : {kLast, kNearest, kDistance, kPush}) {
-    statistics.push_back([sum](std::span<const double> sums) { return sums[sum] / sums[kTokens]; });
+    statistics.push_back(RatioOfSums(sum, kTokens));
   }
   const std::vector<Interval> intervals = BootstrapIntervals(clusters, statistics, options);
   trend.square = intervals[0];

@@ -257,19 +257,14 @@ DriftTally TallyDrift(const TokenRecord& record) {
 }
 
 std::string_view WithheldReason(Withheld withheld) {
-  switch (withheld) {
-    case Withheld::kNothing:
-      return "";
-    case Withheld::kFewClusters:
-      return "too few completions or groups for an interval (8 at least)";
-    case Withheld::kFewTokens:
-      return "too few tokens above this quantile";
-    case Withheld::kHeavyTail:
-      return "a few weights dominate: no number would mean anything";
-    case Withheld::kNoInterval:
-      break;
-  }
-  return "not a quantity that resampling gives an interval for";
+  constexpr std::string_view kNames[] = {
+      "",
+      "too few completions or groups for an interval (8 at least)",
+      "too few tokens above this quantile",
+      "a few weights dominate: no number would mean anything",
+      "not a quantity that resampling gives an interval for",
+  };
+  return kNames[static_cast<size_t>(withheld)];
 }
 
 const DriftNumber& DriftMetrics::Number(std::string_view name) const {

@@ -99,21 +99,9 @@ std::string LengthBucketLabel(int bucket) {
 }
 
 std::string_view SplitName(SplitBy by) {
-  switch (by) {
-    case SplitBy::kLength:
-      return "length";
-    case SplitBy::kPosition:
-      return "position";
-    case SplitBy::kEntropy:
-      return "entropy";
-    case SplitBy::kVersionLag:
-      return "version_lag";
-    case SplitBy::kPlace:
-      return "place";
-    case SplitBy::kAdvantageSign:
-      break;
-  }
-  return "advantage_sign";
+  constexpr std::string_view kNames[] = {"length",      "position", "entropy",
+                                         "version_lag", "place",    "advantage_sign"};
+  return kNames[static_cast<size_t>(by)];
 }
 
 std::vector<DriftBucket> BucketDrift(const TokenRecord& record, SplitBy by,

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/statistics/sample_statistics.h"
 
 namespace tandem::offpolicy {
@@ -100,24 +101,10 @@ struct Weights {
 };
 
 std::optional<Weights> WeightsOf(const CorrectionOptions& options) {
-  if (options.mode != CorrectionMode::kDecoupled) return std::nullopt;
-  const double low = options.min_weight, high = options.max_weight;
-  switch (options.kind) {
-    case CorrectionKind::kTokenTis:
-      return Weights{false, false, 0, high};
-    case CorrectionKind::kTokenMask:
-      return Weights{false, true, low, high};
-    case CorrectionKind::kTokenClip:
-      return Weights{false, false, low, high};
-    case CorrectionKind::kSequenceTis:
-      return Weights{true, false, 0, high};
-    case CorrectionKind::kSequenceMask:
-      return Weights{true, true, low, high};
-    case CorrectionKind::kSequenceClip:
-      return Weights{true, false, low, high};
-    default:
-      return std::nullopt;
-  }
+  if (!HasWeights(options) || LevelOf(options.kind) == Level::kGeometric) return std::nullopt;
+  const Bound bound = BoundOf(options.kind);
+  return Weights{LevelOf(options.kind) == Level::kSequence, bound == Bound::kMask,
+                 bound == Bound::kTruncate ? 0 : options.min_weight, options.max_weight};
 }
 
 // verl --------------------------------------------------------------------------------------------
@@ -239,10 +226,8 @@ void AddNemoRl(const Batch& batch, const PeerSettings& settings, Named& named) {
   add("js_divergence_error", Mean(shannon));
   const Values raw = Map(batch.delta, [](double x) { return std::exp(x); });
   const CorrectionOptions& correction = settings.correction;
-  const bool none =
-      correction.kind == CorrectionKind::kOff || correction.mode != CorrectionMode::kDecoupled;
   const std::optional<Weights> weights = WeightsOf(correction);
-  if (none) add("sampling_importance_ratio", Mean(raw));
+  if (!HasWeights(correction)) add("sampling_importance_ratio", Mean(raw));
   if (!weights || weights->sequence) return;
   add("sampling_importance_ratio", Mean(Map(raw, [&](double w) { return weights->Apply(w); })));
   add("is_oob_ratio", Share(raw, [&](double w) { return w < weights->low || w > weights->high; }));
@@ -281,8 +266,7 @@ absl::StatusOr<Peer> ParsePeer(const std::string& name) {
   if (name == "nemo_rl") return Peer::kNemoRl;
   if (name == "trl") return Peer::kTrl;
   if (name == "prime_rl") return Peer::kPrimeRl;
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", name, "\" is none of verl, nemo_rl, trl, prime_rl"));
+  return InvalidArgument("\"", name, "\" is none of verl, nemo_rl, trl, prime_rl");
 }
 
 Named PeerMetrics(Peer peer, const TokenRecord& record, const PeerSettings& settings) {

@@ -45,12 +45,10 @@ ProbeDrift ComputeProbeDrift(std::span<const int32_t> completion, std::span<cons
   }
   if (drift.num_tokens == 0) return drift;
   ClusterSums clusters{.num_sums = kNumSums};
-  for (const auto& [number, sums] : completions) {
-    clusters.values.insert(clusters.values.end(), sums.begin(), sums.end());
-  }
+  for (const auto& [number, sums] : completions) clusters.Add(sums);
   std::vector<Statistic> statistics;
   for (const size_t sum : {kK1, kK3, kAbs, kSquare}) {
-    statistics.push_back([sum](std::span<const double> sums) { return sums[sum] / sums[kTokens]; });
+    statistics.push_back(RatioOfSums(sum, kTokens));
   }
   const std::vector<Interval> intervals = BootstrapIntervals(clusters, statistics, options);
   drift.k1 = intervals[0];

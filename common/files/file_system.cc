@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -32,17 +33,17 @@ absl::Status ErrnoStatus(int error, const char* action, const std::string& path)
   const std::string message = absl::StrCat(path, ": ", action, " failed: ", std::strerror(error));
   switch (error) {
     case ENOENT:
-      return absl::NotFoundError(message);
+      return NotFound(message);
     case EACCES:
     case EPERM:
     case EROFS:
-      return absl::PermissionDeniedError(message);
+      return PermissionDenied(message);
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-      return absl::ResourceExhaustedError(absl::StrCat(message, "; free space and try again"));
+      return ResourceExhausted(message, "; free space and try again");
     default:
-      return absl::UnavailableError(message);
+      return Unavailable(message);
   }
 }
 
@@ -118,13 +119,11 @@ absl::Status SyncDirectory(std::string directory) {
   if (directory.empty()) directory = ".";
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, "open", directory);
+  const absl::Cleanup closer = [fd] { ::close(fd); };
   DurablePoint("fsync", directory);
-  const int result = ::fsync(fd);
-  const int error = errno;
-  ::close(fd);
   // Some file systems do not support fsync of directories (EINVAL); the rename then is as durable
   // as they allow.
-  if (result != 0 && error != EINVAL) return ErrnoStatus(error, "fsync", directory);
+  if (::fsync(fd) != 0 && errno != EINVAL) return ErrnoStatus(errno, "fsync", directory);
   return absl::OkStatus();
 }
 
@@ -210,21 +209,18 @@ absl::Status Replace(const std::string& temporary, const std::string& path) {
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, "open", path);
+  const absl::Cleanup closer = [fd] { ::close(fd); };
   std::string contents;
   char block[1 << 16];
   for (;;) {
     const ssize_t count = ::read(fd, block, sizeof(block));
-    if (count == 0) break;
+    if (count == 0) return contents;
     if (count < 0) {
       if (errno == EINTR) continue;
-      const int error = errno;
-      ::close(fd);
-      return ErrnoStatus(error, "read", path);
+      return ErrnoStatus(errno, "read", path);
     }
     contents.append(block, static_cast<size_t>(count));
   }
-  ::close(fd);
-  return contents;
 }
 
 absl::Status WriteFileAtomically(const std::string& path, std::string_view contents) {
@@ -238,7 +234,7 @@ absl::Status WritePrivateFile(const std::string& path, std::string_view contents
   std::error_code ignored;
   std::filesystem::remove(temporary, ignored);
   const auto failed = [&](const char* what) {
-    return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
+    return Unavailable(what, " ", path, ": ", std::strerror(errno));
   };
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return failed("create");
@@ -321,13 +317,13 @@ AtomicFileWriter::~AtomicFileWriter() {
 }
 
 absl::Status AtomicFileWriter::Write(std::span<const std::byte> bytes) {
-  if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat(path_, ": already committed"));
+  if (fd_ < 0) return FailedPrecondition(path_, ": already committed");
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return WriteAll(fd_, text, path_, &written_);
 }
 
 absl::Status AtomicFileWriter::Commit() {
-  if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat(path_, ": already committed"));
+  if (fd_ < 0) return FailedPrecondition(path_, ": already committed");
   TANDEM_RETURN_IF_ERROR(SyncFd(fd_, path_));
   // A network file system may report a failed write only here.
   const int closed = ::close(std::exchange(fd_, -1));
@@ -344,18 +340,15 @@ absl::Status AtomicFileWriter::Commit() {
 absl::StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, "open", path);
+  const absl::Cleanup closer = [fd] { ::close(fd); };
   struct stat info = {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    const int error = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
-    ::close(fd);
-    return ErrnoStatus(error, "map", path);
+    return ErrnoStatus(S_ISDIR(info.st_mode) ? EISDIR : EINVAL, "map", path);
   }
   const size_t size = static_cast<size_t>(info.st_size);
   void* address = nullptr;  // an empty file has nothing to map
   if (size > 0) address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int error = errno;
-  ::close(fd);
-  if (address == MAP_FAILED) return ErrnoStatus(error, "map", path);
+  if (address == MAP_FAILED) return ErrnoStatus(errno, "map", path);
   return std::shared_ptr<const MappedFile>(
       new MappedFile({static_cast<const std::byte*>(address), size}, path));
 }
@@ -377,7 +370,7 @@ absl::StatusOr<std::unique_ptr<DirectoryLock>> DirectoryLock::Take(const std::st
   const double end = MonotonicSeconds() + patience_seconds;
   while (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     if (MonotonicSeconds() >= end) {
-      return absl::AlreadyExistsError(absl::StrCat(path, ": another process writes there"));
+      return AlreadyExists(path, ": another process writes there");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }

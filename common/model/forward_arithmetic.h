@@ -1,5 +1,5 @@
-// ForwardArithmetic: how many significand bits a forward keeps at each place where inference engines
-// differ in precision. Ablation steps and injected faults (engine_faults.h) set it. Pure.
+// ForwardArithmetic: how many significand bits a forward keeps at each place where inference
+// engines differ in precision. Ablation steps and injected faults (engine_faults.h) set it. Pure.
 #pragma once
 
 #include <bit>

@@ -315,16 +315,7 @@ TANDEM_DEFINE_KERNELS(Avx512, TANDEM_TARGET_AVX512)
 }  // namespace
 
 const ForwardKernels& ForwardKernelsFor(InstructionSet set) {
-  switch (set) {
-    case InstructionSet::kScalar:
-      return kKernelsScalar;
-    case InstructionSet::kAvx2:
-      return kKernelsAvx2;
-    case InstructionSet::kAvx512:
-    case InstructionSet::kAvx512Bf16:
-      break;
-  }
-  return kKernelsAvx512;
+  return VariantFor(set, kKernelsScalar, kKernelsAvx2, kKernelsAvx512);
 }
 
 }  // namespace tandem

@@ -90,6 +90,18 @@ struct ForwardKernels {
   // softmax(q k) v for every token and head of the task. `scratch` has AttentionScratch floats.
   void (*attend_fp32)(const AttentionTask<float>& task, float* scratch);
   void (*attend_bf16)(const AttentionTask<uint16_t>& task, float* scratch);
+
+  // The kernels of a stored type.
+  template <typename Kv>
+  auto WriteKv() const {
+    if constexpr (sizeof(Kv) == 2) return write_kv_bf16;
+    if constexpr (sizeof(Kv) == 4) return write_kv_fp32;
+  }
+  template <typename Kv>
+  auto Attend() const {
+    if constexpr (sizeof(Kv) == 2) return attend_bf16;
+    if constexpr (sizeof(Kv) == 4) return attend_fp32;
+  }
 };
 
 const ForwardKernels& ForwardKernelsFor(InstructionSet set);

@@ -48,11 +48,11 @@ class Fields {
 
   template <typename... Parts>
   void Refuse(const Parts&... parts) {
-    Keep(absl::UnimplementedError(absl::StrCat(where_, ": ", parts...)));
+    Keep(Unimplemented(where_, ": ", parts...));
   }
   template <typename... Parts>
   void Reject(const Parts&... parts) {
-    Keep(absl::InvalidArgumentError(absl::StrCat(where_, ": ", parts...)));
+    Keep(InvalidArgument(where_, ": ", parts...));
   }
 
   const Json* Find(const char* key) const {
@@ -305,7 +305,7 @@ void AddEosTokens(Fields& fields, ModelConfig& config) {
 absl::StatusOr<Json> ParseObject(std::string_view text, std::string_view origin) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(std::string(origin), ": not a JSON object"));
+    return InvalidArgument(origin, ": not a JSON object");
   }
   return json;
 }
@@ -343,11 +343,11 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/config.json");
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (absl::IsNotFound(text.status())) {
-    return absl::NotFoundError(absl::StrCat(
+    return NotFound(
         Printable(path),  // a directory's name may hold control characters
         " is not there; a model directory holds config.json, model.safetensors (or shards "
         "with model.safetensors.index.json), tokenizer.json and tokenizer_config.json, as "
-        "transformers' save_pretrained writes them"));
+        "transformers' save_pretrained writes them");
   }
   TANDEM_RETURN_IF_ERROR(text.status());
   TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(*text, path));

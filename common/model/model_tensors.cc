@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 
 namespace tandem {
@@ -14,11 +15,6 @@ namespace {
 
 constexpr char kHead[] = "lm_head.weight";
 constexpr size_t kNamedProblems = 5;
-
-bool IsFloat(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 ||
-         dtype == DType::kF64;
-}
 
 // Tensors that some older checkpoints contain although the configuration determines them.
 bool IsDerived(const ModelConfig& config, const std::string& name) {
@@ -100,9 +96,9 @@ absl::StatusOr<std::vector<HostTensor>> MatchModelTensors(const ModelConfig& con
   if (problems.empty()) return matched;
   const size_t count = problems.size();
   problems.resize(std::min(count, kNamedProblems));
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the tensors do not fit config.json (", config.model_type, "), ", count,
-      " problem(s): ", absl::StrJoin(problems, "; "), count > kNamedProblems ? "; ..." : ""));
+  return InvalidArgument("the tensors do not fit config.json (", config.model_type, "), ", count,
+                         " problem(s): ", absl::StrJoin(problems, "; "),
+                         count > kNamedProblems ? "; ..." : "");
 }
 
 // theta^(-2 i / D), as in RoFormer (Su et al. 2021). Llama 3's scaling divides low frequencies,

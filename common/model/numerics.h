@@ -1,5 +1,5 @@
 // How the two sides of a run compute: device, dtype, and Numerics, what the run guarantees about
-// their arithmetic (docs/numerics.md).
+// their arithmetic (docs/rollouts.md, Numerics).
 #pragma once
 
 #include <string_view>
@@ -13,15 +13,8 @@ enum class Numerics {
 };
 
 constexpr std::string_view NumericsName(Numerics numerics) {
-  switch (numerics) {
-    case Numerics::kFast:
-      return "fast";
-    case Numerics::kInvariant:
-      return "invariant";
-    case Numerics::kExact:
-      return "exact";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"fast", "invariant", "exact"};
+  return kNames[static_cast<size_t>(numerics)];
 }
 
 // Binder is OptionBinder (common/options/options.h); a template keeps that header out of this one.

@@ -33,11 +33,11 @@ bool SameBits(const float* a, const float* b, int64_t n) {
 }
 
 absl::Status Broken(const std::string& kernel, InstructionSet set) {
-  return absl::FailedPreconditionError(absl::StrCat(
+  return FailedPrecondition(
       "this machine does not keep the promise of numerics invariant and exact: ", kernel, " (",
-      std::string(InstructionSetName(set)),
+      InstructionSetName(set),
       ") gives other bits for a row alone than in a batch. Use numerics "
-      "fast, or set TANDEM_INSTRUCTION_SET to a lower set, and please report the processor"));
+      "fast, or set TANDEM_INSTRUCTION_SET to a lower set, and please report the processor");
 }
 
 absl::Status CheckProduct(int64_t depth, bool bf16, OperandType type, InstructionSet set) {
@@ -114,13 +114,8 @@ absl::Status CheckAttention(const ModelConfig& config, InstructionSet set) {
   for (int64_t t = 0; t < kTokens; ++t) {
     const std::vector<float> key = Normal(d, 100 + t), value = Normal(d, 500 + t);
     const int64_t block = t / kKvBlockTokens, slot = t % kKvBlockTokens;
-    if constexpr (sizeof(Kv) == 2) {
-      kernels.write_kv_bf16(key.data(), value.data(), d, slot, task.layer.KeysOf(block, 0),
-                            task.layer.ValuesOf(block, 0));
-    } else {
-      kernels.write_kv_fp32(key.data(), value.data(), d, slot, task.layer.KeysOf(block, 0),
-                            task.layer.ValuesOf(block, 0));
-    }
+    kernels.WriteKv<Kv>()(key.data(), value.data(), d, slot, task.layer.KeysOf(block, 0),
+                          task.layer.ValuesOf(block, 0));
   }
   const std::vector<float> queries = Normal(kTokens * group * d, 6);
   std::vector<float> scratch(AttentionScratch(kTokens));
@@ -134,11 +129,7 @@ absl::Status CheckAttention(const ModelConfig& config, InstructionSet set) {
     task.blocks = blocks.data();
     task.out = out;
     task.out_stride = group * d;
-    if constexpr (sizeof(Kv) == 2) {
-      kernels.attend_bf16(task, scratch.data());
-    } else {
-      kernels.attend_fp32(task, scratch.data());
-    }
+    kernels.Attend<Kv>()(task, scratch.data());
   };
   std::vector<float> together(kTokens * group * d), alone(group * d);
   run(0, kTokens, together.data());

@@ -33,7 +33,7 @@ constexpr char kConvert[] =
 
 template <typename... Parts>
 absl::Status Invalid(const std::string& path, const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
+  return InvalidArgument(path, ": ", parts...);
 }
 
 // torch.save writes a zip archive; before PyTorch 1.6 it wrote a bare pickle of protocol 2.
@@ -286,14 +286,13 @@ absl::StatusOr<std::vector<HostTensor>> ReadModelTensors(const std::string& dire
   for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     const std::string path = absl::StrCat(directory, "/", pickle);
     if (!std::filesystem::exists(path, ignored)) continue;
-    return absl::NotFoundError(
-        absl::StrCat(directory, ": has ", pickle,
-                     " but no model.safetensors; loading a pickle runs the code in "
-                     "it, so only safetensors is read; ",
-                     kConvert));
+    return NotFound(directory, ": has ", pickle,
+                    " but no model.safetensors; loading a pickle runs the code in "
+                    "it, so only safetensors is read; ",
+                    kConvert);
   }
-  return absl::NotFoundError(absl::StrCat(
-      directory, ": neither model.safetensors nor model.safetensors.index.json is there"));
+  return NotFound(directory,
+                  ": neither model.safetensors nor model.safetensors.index.json is there");
 }
 
 namespace {

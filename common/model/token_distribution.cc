@@ -117,29 +117,17 @@ TANDEM_INLINE LogitOrder OrderBody(const float* logits, int64_t n, float logit) 
   return order;
 }
 
-template <bool kMoments>
-TokenDistribution DistributionScalar(const float* logits, int64_t n, float scale, float* exps,
-                                     double* block_mass) {
-  return DistributionBody<kMoments>(logits, n, scale, exps, block_mass);
-}
-template <bool kMoments>
-TANDEM_TARGET_AVX2 TokenDistribution DistributionAvx2(const float* logits, int64_t n, float scale,
-                                                      float* exps, double* block_mass) {
-  return DistributionBody<kMoments>(logits, n, scale, exps, block_mass);
-}
-template <bool kMoments>
-TANDEM_TARGET_AVX512 TokenDistribution DistributionAvx512(const float* logits, int64_t n,
-                                                          float scale, float* exps,
-                                                          double* block_mass) {
-  return DistributionBody<kMoments>(logits, n, scale, exps, block_mass);
-}
-
-#define TANDEM_DEFINE_ROW_KERNELS(set, target)                                \
-  target double SumOfSquares##set(const float* values, int64_t n) {           \
-    return SumOfSquaresBody(values, n);                                       \
-  }                                                                           \
-  target LogitOrder Order##set(const float* logits, int64_t n, float logit) { \
-    return OrderBody(logits, n, logit);                                       \
+#define TANDEM_DEFINE_ROW_KERNELS(set, target)                                            \
+  template <bool kMoments>                                                                \
+  target TokenDistribution Distribution##set(const float* logits, int64_t n, float scale, \
+                                             float* exps, double* block_mass) {           \
+    return DistributionBody<kMoments>(logits, n, scale, exps, block_mass);                \
+  }                                                                                       \
+  target double SumOfSquares##set(const float* values, int64_t n) {                       \
+    return SumOfSquaresBody(values, n);                                                   \
+  }                                                                                       \
+  target LogitOrder Order##set(const float* logits, int64_t n, float logit) {             \
+    return OrderBody(logits, n, logit);                                                   \
   }
 
 TANDEM_DEFINE_ROW_KERNELS(Scalar, )
@@ -149,17 +137,9 @@ TANDEM_DEFINE_ROW_KERNELS(Avx512, TANDEM_TARGET_AVX512)
 template <bool kMoments>
 TokenDistribution DistributionWith(InstructionSet set, std::span<const float> logits, float scale,
                                    float* exps, double* block_mass) {
-  const auto n = static_cast<int64_t>(logits.size());
-  switch (set) {
-    case InstructionSet::kScalar:
-      return DistributionScalar<kMoments>(logits.data(), n, scale, exps, block_mass);
-    case InstructionSet::kAvx2:
-      return DistributionAvx2<kMoments>(logits.data(), n, scale, exps, block_mass);
-    case InstructionSet::kAvx512:
-    case InstructionSet::kAvx512Bf16:
-      break;
-  }
-  return DistributionAvx512<kMoments>(logits.data(), n, scale, exps, block_mass);
+  const auto& distribution = VariantFor(set, DistributionScalar<kMoments>,
+                                        DistributionAvx2<kMoments>, DistributionAvx512<kMoments>);
+  return distribution(logits.data(), static_cast<int64_t>(logits.size()), scale, exps, block_mass);
 }
 
 }  // namespace
@@ -191,31 +171,13 @@ TokenDistribution DistributionOver(std::span<const float> logits, std::span<cons
 }
 
 double SumOfSquares(InstructionSet set, std::span<const float> values) {
-  const auto n = static_cast<int64_t>(values.size());
-  switch (set) {
-    case InstructionSet::kScalar:
-      return SumOfSquaresScalar(values.data(), n);
-    case InstructionSet::kAvx2:
-      return SumOfSquaresAvx2(values.data(), n);
-    case InstructionSet::kAvx512:
-    case InstructionSet::kAvx512Bf16:
-      break;
-  }
-  return SumOfSquaresAvx512(values.data(), n);
+  const auto& sum = VariantFor(set, SumOfSquaresScalar, SumOfSquaresAvx2, SumOfSquaresAvx512);
+  return sum(values.data(), static_cast<int64_t>(values.size()));
 }
 
 LogitOrder OrderAt(InstructionSet set, std::span<const float> logits, int32_t id) {
-  const auto n = static_cast<int64_t>(logits.size());
-  switch (set) {
-    case InstructionSet::kScalar:
-      return OrderScalar(logits.data(), n, logits[id]);
-    case InstructionSet::kAvx2:
-      return OrderAvx2(logits.data(), n, logits[id]);
-    case InstructionSet::kAvx512:
-    case InstructionSet::kAvx512Bf16:
-      break;
-  }
-  return OrderAvx512(logits.data(), n, logits[id]);
+  const auto& order = VariantFor(set, OrderScalar, OrderAvx2, OrderAvx512);
+  return order(logits.data(), static_cast<int64_t>(logits.size()), logits[id]);
 }
 
 }  // namespace tandem

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
 
 namespace tandem {
 namespace {
@@ -74,10 +74,9 @@ class Reader {
 };
 
 absl::Status Malformed(const char* what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("a packed support ", what,
-                   ": it was changed on the way, or comes from a newer "
-                   "server"));
+  return InvalidArgument("a packed support ", what,
+                         ": it was changed on the way, or comes from a newer "
+                         "server");
 }
 
 // Appends consecutive ids. Fails past the end of the vocabulary and beyond the number of ids that

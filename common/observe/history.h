@@ -1,6 +1,6 @@
 // History: a record of what one process did to groups and weight versions, as JSON lines
-// (docs/run_directory.md). An independent program, tests/support/python/check_history.py, reads the files
-// of a run's processes and checks the guarantees of docs/dev/guarantees.md on them.
+// (docs/run_directory.md). An independent program, tests/support/python/check_history.py, reads the
+// files of a run's processes and checks the guarantees of docs/dev/guarantees.md on them.
 //
 // Used by the trainer's loop and the rollout server. If the file cannot be written, events are lost
 // and the log says so once; nothing else is affected.

@@ -11,27 +11,44 @@
 #include <string_view>
 #include <vector>
 
+namespace prometheus {
+class Counter;
+class Gauge;
+class Histogram;
+}  // namespace prometheus
+
 namespace tandem {
 
 class Counter {
  public:
-  virtual ~Counter() = default;
-  virtual void Add(double amount = 1) = 0;
-  virtual double Value() const = 0;
+  explicit Counter(prometheus::Counter* counter) : counter_(counter) {}
+  void Add(double amount = 1);
+  double Value() const;
+
+ private:
+  prometheus::Counter* counter_;
 };
 
 class Gauge {
  public:
-  virtual ~Gauge() = default;
-  virtual void Set(double value) = 0;
-  virtual double Value() const = 0;
+  explicit Gauge(prometheus::Gauge* gauge) : gauge_(gauge) {}
+  void Set(double value);
+  double Value() const;
+
+ private:
+  prometheus::Gauge* gauge_;
 };
 
 class HistogramMetric {
  public:
-  virtual ~HistogramMetric() = default;
-  virtual void Observe(double value) = 0;
-  virtual void ObserveMany(double value, int64_t times) = 0;  // observes `value` this many times
+  HistogramMetric(prometheus::Histogram* histogram, const std::vector<double>& bounds)
+      : histogram_(histogram), bounds_(bounds) {}
+  void Observe(double value);
+  void ObserveMany(double value, int64_t times);  // observes `value` this many times
+
+ private:
+  prometheus::Histogram* histogram_;
+  std::vector<double> bounds_;
 };
 
 using MetricLabels = std::map<std::string, std::string>;

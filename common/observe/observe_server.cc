@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 
 namespace tandem {
 namespace {
@@ -129,8 +130,7 @@ absl::Status CheckObserveAddress(const std::string& option, const std::string& a
       address.find_first_of(", \t+") == std::string::npos) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, " is '", address, "', must be HOST:PORT (127.0.0.1:9400)"));
+  return InvalidArgument(option, " is '", address, "', must be HOST:PORT (127.0.0.1:9400)");
 }
 
 absl::StatusOr<std::unique_ptr<ObserveServer>> ObserveServer::Listen(const std::string& address,
@@ -165,13 +165,13 @@ absl::StatusOr<std::unique_ptr<ObserveServer>> ObserveServer::Listen(const std::
   const mg_callbacks callbacks = {};
   impl->context = mg_start(&callbacks, nullptr, const_cast<const char**>(options.data()));
   if (impl->context == nullptr) {
-    return absl::UnavailableError(absl::StrCat(
-        "observe address ", address, " cannot be bound: is another process on this port?"));
+    return Unavailable("observe address ", address,
+                       " cannot be bound: is another process on this port?");
   }
   auto server = std::unique_ptr<ObserveServer>(new ObserveServer(std::move(impl)));
   mg_server_port ports[4] = {};
   if (mg_get_server_ports(server->impl_->context, 4, ports) < 1) {
-    return absl::UnavailableError(absl::StrCat(address, ": no port was bound"));
+    return Unavailable(address, ": no port was bound");
   }
   server->impl_->port = ports[0].port;
   mg_set_request_handler(server->impl_->context, "/**", Impl::Handle, server->impl_.get());

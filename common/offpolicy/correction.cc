@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 // Two passes over the tokens. The first gathers sums per completion, because filters and the
@@ -21,39 +20,6 @@
 // publications of the masks and filters.
 namespace tandem::offpolicy {
 namespace {
-
-enum class Level { kToken, kSequence, kGeometric };
-enum class Bound { kTruncate, kMask, kClip };
-
-Level LevelOf(CorrectionKind kind) {
-  switch (kind) {
-    case CorrectionKind::kSequenceTis:
-    case CorrectionKind::kSequenceMask:
-    case CorrectionKind::kSequenceClip:
-      return Level::kSequence;
-    case CorrectionKind::kGeometricTis:
-    case CorrectionKind::kGeometricMask:
-    case CorrectionKind::kGeometricClip:
-      return Level::kGeometric;
-    default:
-      return Level::kToken;
-  }
-}
-
-Bound BoundOf(CorrectionKind kind) {
-  switch (kind) {
-    case CorrectionKind::kTokenMask:
-    case CorrectionKind::kSequenceMask:
-    case CorrectionKind::kGeometricMask:
-      return Bound::kMask;
-    case CorrectionKind::kTokenClip:
-    case CorrectionKind::kSequenceClip:
-    case CorrectionKind::kGeometricClip:
-      return Bound::kClip;
-    default:
-      return Bound::kTruncate;
-  }
-}
 
 double ClampedExp(double exponent) {
   return std::exp(std::clamp(exponent, -kMaxLogRatio, kMaxLogRatio));
@@ -103,8 +69,7 @@ struct Computation {
   const CorrectionOptions& options;
   const bool bypass = options.mode == CorrectionMode::kBypass;
   const bool filters = options.mode != CorrectionMode::kMeasureOnly && HasFilters(options);
-  const bool weighs =
-      options.mode == CorrectionMode::kDecoupled && options.kind != CorrectionKind::kOff;
+  const bool weighs = HasWeights(options);
   const Level level = weighs ? LevelOf(options.kind) : Level::kToken;
   const bool reads_proximal = !bypass || filters;
   std::map<int64_t, CompletionSums> completions = {};
@@ -167,8 +132,8 @@ struct Computation {
 absl::Status CheckLengths(const CorrectionInputs& in, const CorrectionOptions& options) {
   const auto check = [&](size_t size, const char* name) {
     if (size == in.mask.size()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("correction: ", name, " has ", size, " elements and mask ", in.mask.size()));
+    return InvalidArgument("correction: ", name, " has ", size, " elements and mask ",
+                           in.mask.size());
   };
   TANDEM_RETURN_IF_ERROR(check(in.proximal_logprobs.size(), "proximal_logprobs"));
   TANDEM_RETURN_IF_ERROR(check(in.behaviour_logprobs.size(), "behaviour_logprobs"));

@@ -4,7 +4,6 @@
 #include <sstream>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/offpolicy/policy_objective.h"
 #include "common/options/options.h"
@@ -60,9 +59,9 @@ absl::Status CheckLengths(const MethodInputs& in) {
   if (in.target_logprobs.size() == in.mask.size() && in.advantages.size() == in.mask.size()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("method: target_logprobs has ", in.target_logprobs.size(),
-                   " elements, advantages ", in.advantages.size(), " and mask ", in.mask.size()));
+  return InvalidArgument("method: target_logprobs has ", in.target_logprobs.size(),
+                         " elements, advantages ", in.advantages.size(), " and mask ",
+                         in.mask.size());
 }
 
 int64_t CountCompletions(const MethodInputs& in) {
@@ -80,8 +79,8 @@ std::span<const NamedMethod> NamedMethods() { return kMethods; }
 absl::StatusOr<MethodOptions> ParseMethod(std::string_view settings) {
   MethodOptions options;
   OptionBinder binder;
-  binder.Section("correction", "", [&](OptionBinder& b) { BindOptions(b, options.correction); });
-  binder.Section("loss", "", [&](OptionBinder& b) { BindOptions(b, options.objective); });
+  binder.Section("correction", "", options.correction);
+  binder.Section("loss", "", options.objective);
   std::istringstream words{std::string(settings)};
   for (std::string setting; words >> setting;) TANDEM_RETURN_IF_ERROR(binder.Set(setting));
   TANDEM_RETURN_IF_ERROR(CheckOptions(options.correction, options.objective));
@@ -94,8 +93,7 @@ absl::StatusOr<MethodOptions> FindMethod(std::string_view name) {
     if (method.name == name) return ParseMethod(method.settings);
     names += (names.empty() ? "" : ", ") + std::string(method.name);
   }
-  return absl::NotFoundError(
-      absl::StrCat("no method '", std::string(name), "'; there are ", names));
+  return NotFound("no method '", name, "'; there are ", names);
 }
 
 absl::StatusOr<MethodResult> EvaluateMethod(const MethodInputs& inputs,

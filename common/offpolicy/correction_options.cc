@@ -1,19 +1,9 @@
 #include "common/offpolicy/correction_options.h"
 
-#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::offpolicy {
 namespace {
-
-bool IsMask(CorrectionKind kind) {
-  return kind == CorrectionKind::kTokenMask || kind == CorrectionKind::kSequenceMask ||
-         kind == CorrectionKind::kGeometricMask;
-}
-
-bool IsTruncated(CorrectionKind kind) {
-  return kind == CorrectionKind::kTokenTis || kind == CorrectionKind::kSequenceTis ||
-         kind == CorrectionKind::kGeometricTis;
-}
 
 void BindWeight(OptionBinder& binder, CorrectionOptions& options) {
   binder.Choice("mode", &options.mode,
@@ -68,30 +58,34 @@ void BindOptions(OptionBinder& binder, CorrectionOptions& options) {
               "divide the weights by their mean over the step's batch; costs a proximal pass");
 }
 
+bool HasWeights(const CorrectionOptions& options) {
+  return options.mode == CorrectionMode::kDecoupled && options.kind != CorrectionKind::kOff;
+}
+
 bool HasFilters(const CorrectionOptions& options) {
   return options.veto_threshold > 0 || options.geometric_min > 0 || options.geometric_max > 0 ||
          options.geometric_z > 0 || options.k3_mean_max > 0 || options.k3_token_max > 0;
 }
 
 absl::Status CheckOptions(const CorrectionOptions& options) {
-  if (options.min_weight > 0 && IsTruncated(options.kind)) {
-    return absl::InvalidArgumentError(
+  if (options.min_weight > 0 && options.kind != CorrectionKind::kOff &&
+      BoundOf(options.kind) == Bound::kTruncate) {
+    return InvalidArgument(
         "correction.min_weight has no use with a tis kind, which is open below: take the mask or "
         "clip kind of the same level");
   }
   if (options.geometric_max > 0 && options.geometric_min > options.geometric_max) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("correction.geometric_min ", options.geometric_min, " is above geometric_max ",
-                     options.geometric_max, ": every completion would be refused"));
+    return InvalidArgument("correction.geometric_min ", options.geometric_min,
+                           " is above geometric_max ", options.geometric_max,
+                           ": every completion would be refused");
   }
-  const bool weighs =
-      options.mode == CorrectionMode::kDecoupled && options.kind != CorrectionKind::kOff;
-  if (options.batch_normalise && !weighs) {
-    return absl::InvalidArgumentError(
+  if (options.batch_normalise && !HasWeights(options)) {
+    return InvalidArgument(
         "correction.batch_normalise needs weights: mode decoupled and a kind other than off");
   }
-  if (options.negative_only && !IsMask(options.kind) && !HasFilters(options)) {
-    return absl::InvalidArgumentError(
+  const bool masks = options.kind != CorrectionKind::kOff && BoundOf(options.kind) == Bound::kMask;
+  if (options.negative_only && !masks && !HasFilters(options)) {
+    return InvalidArgument(
         "correction.negative_only has nothing to spare: choose a mask kind or set a filter");
   }
   return absl::OkStatus();

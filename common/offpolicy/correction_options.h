@@ -14,7 +14,7 @@ enum class CorrectionMode { kDecoupled, kBypass, kMeasureOnly };
 //   tis   min(w, max_weight)
 //   mask  a token is not kept if w is outside [min_weight, max_weight]
 //   clip  w is clipped to [min_weight, max_weight]
-enum class CorrectionKind {
+enum class CorrectionKind {  // by level, then by bound
   kOff,
   kTokenTis,
   kTokenMask,
@@ -26,7 +26,17 @@ enum class CorrectionKind {
   kGeometricMask,
   kGeometricClip
 };
+enum class Level { kToken, kSequence, kGeometric };
+enum class Bound { kTruncate, kMask, kClip };  // tis, mask, clip
 enum class DenominatorKind { kKept, kAll };
+
+// The two choices of a kind other than kOff.
+constexpr Level LevelOf(CorrectionKind kind) {
+  return static_cast<Level>((static_cast<int>(kind) - 1) / 3);
+}
+constexpr Bound BoundOf(CorrectionKind kind) {
+  return static_cast<Bound>((static_cast<int>(kind) - 1) % 3);
+}
 
 struct CorrectionOptions {
   CorrectionMode mode = CorrectionMode::kDecoupled;
@@ -58,6 +68,9 @@ void BindOptions(OptionBinder& binder, CorrectionOptions& options);
 //   INVALID_ARGUMENT  bounds that cross; min_weight for a kind without a lower bound;
 //                     batch_normalise without weights; negative_only without a mask or filter
 absl::Status CheckOptions(const CorrectionOptions& options);
+
+// True if tokens get weights of the kind.
+bool HasWeights(const CorrectionOptions& options);
 
 // True if a filter on completions is on. In bypass mode, only filters need the proximal policy.
 bool HasFilters(const CorrectionOptions& options);

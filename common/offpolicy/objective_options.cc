@@ -1,6 +1,5 @@
 #include "common/offpolicy/objective_options.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::offpolicy {
@@ -74,23 +73,23 @@ void BindOptions(OptionBinder& binder, ObjectiveOptions& options) {
 absl::Status CheckOptions(const CorrectionOptions& correction, const ObjectiveOptions& objective) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(correction));
   if (objective.dual_clip > 0 && objective.dual_clip <= 1) {
-    return absl::InvalidArgumentError(absl::StrCat("loss.dual_clip is ", objective.dual_clip,
-                                                   "; it must be over 1, or 0 for off"));
+    return InvalidArgument("loss.dual_clip is ", objective.dual_clip,
+                           "; it must be over 1, or 0 for off");
   }
   if (objective.dual_clip > 0 && objective.kind != ObjectiveKind::kClip) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "loss.dual_clip bounds loss.kind clip only: set it to 0, or the kind to clip");
   }
   const bool weighs_itself = objective.kind == ObjectiveKind::kTopr ||
                              objective.kind == ObjectiveKind::kVespo || IsM2po(objective.kind);
   if (weighs_itself && correction.mode != CorrectionMode::kBypass) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "loss.kind topr, vespo, m2po and m2po_clip weigh by target/behaviour themselves: set "
         "correction.mode "
         "bypass (its filters still work), so that no token is weighted twice or not at all");
   }
   if (objective.normalisation == Normalisation::kConstant && objective.constant_length == 0) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "loss.normalisation constant needs loss.constant_length, or the longest completion");
   }
   return absl::OkStatus();

@@ -22,12 +22,12 @@ bool IsInRange(double number, const NumberRange& range) {
   return range.exclusive_min ? number > range.min : number >= range.min;
 }
 
-absl::Status OutOfRange(std::string_view scalar, const NumberRange& range) {
-  return absl::InvalidArgumentError(Concat(scalar, " is out of range: must be ", RangeText(range)));
+absl::Status OutsideRange(std::string_view scalar, const NumberRange& range) {
+  return InvalidArgument(scalar, " is out of range: must be ", RangeText(range));
 }
 
 absl::Status WrongType(std::string_view scalar, std::string_view expected) {
-  return absl::InvalidArgumentError(Concat("'", scalar, "' is not ", expected));
+  return InvalidArgument("'", scalar, "' is not ", expected);
 }
 
 template <typename Number>
@@ -81,7 +81,7 @@ void OptionBinder::Integer(std::string_view name, int64_t* field, NumberRange ra
   option.parse = [field, range](const std::string& scalar) {
     int64_t number = 0;
     if (!ParseWhole(scalar, &number)) return WrongType(scalar, "an integer");
-    if (!IsInRange(static_cast<double>(number), range)) return OutOfRange(scalar, range);
+    if (!IsInRange(static_cast<double>(number), range)) return OutsideRange(scalar, range);
     *field = number;
     return absl::OkStatus();
   };
@@ -99,7 +99,7 @@ void OptionBinder::Number(std::string_view name, double* field, NumberRange rang
   option.parse = [field, range](const std::string& scalar) {
     double number = 0;
     if (!ParseNumber(scalar, &number)) return WrongType(scalar, "a number");
-    if (!IsInRange(number, range)) return OutOfRange(scalar, range);
+    if (!IsInRange(number, range)) return OutsideRange(scalar, range);
     *field = number;
     return absl::OkStatus();
   };
@@ -142,7 +142,7 @@ void OptionBinder::NumberMap(std::string_view name,
     for (const auto& [key, scalar] : entries) {
       double number = 0;
       if (!ParseNumber(scalar, &number)) {
-        return absl::InvalidArgumentError(Concat("'", scalar, "' of '", key, "' is not a number"));
+        return InvalidArgument("'", scalar, "' of '", key, "' is not a number");
       }
       numbers.emplace_back(key, number);
     }
@@ -171,9 +171,8 @@ void OptionBinder::ChoiceByIndex(std::string_view name, std::vector<std::string>
     const auto found = std::find(spellings.begin(), spellings.end(), scalar);
     if (found == spellings.end()) {
       const std::string nearest = NearestIfClose(scalar, spellings);
-      return absl::InvalidArgumentError(
-          Concat("'", scalar, "' is not one of ", absl::StrJoin(spellings, ", "),
-                 nearest.empty() ? "" : Concat("; the nearest is '", nearest, "'")));
+      return InvalidArgument("'", scalar, "' is not one of ", absl::StrJoin(spellings, ", "),
+                             nearest.empty() ? "" : Concat("; the nearest is '", nearest, "'"));
     }
     set(static_cast<size_t>(found - spellings.begin()));
     return absl::OkStatus();
@@ -227,10 +226,9 @@ std::string OptionBinder::NearestName(std::string_view dotted) const {
 
 absl::Status OptionBinder::UnknownKey(std::string_view dotted) const {
   const std::string nearest = NearestName(dotted);
-  return absl::InvalidArgumentError(
-      Concat("unknown key '", dotted, "'; ",
-             nearest.empty() ? "no valid name is near: --help-config lists them all"
-                             : Concat("the nearest valid name is '", nearest, "'")));
+  return InvalidArgument("unknown key '", dotted, "'; ",
+                         nearest.empty() ? "no valid name is near: --help-config lists them all"
+                                         : Concat("the nearest valid name is '", nearest, "'"));
 }
 
 struct OptionBinder::Reader {
@@ -240,11 +238,12 @@ struct OptionBinder::Reader {
   absl::Status At(const YAML::Mark& mark, const absl::Status& status) const {
     if (status.ok()) return status;
     const std::string line = mark.is_null() ? "" : Concat(":", std::to_string(mark.line + 1));
-    return absl::InvalidArgumentError(Concat(origin, line, ": ", std::string(status.message())));
+    return InvalidArgument(origin, line, ": ", status.message());
   }
 
-  absl::Status Fail(const YAML::Node& node, const std::string& message) const {
-    return At(node.Mark(), absl::InvalidArgumentError(message));
+  template <typename... Parts>
+  absl::Status Fail(const YAML::Node& node, const Parts&... message) const {
+    return At(node.Mark(), InvalidArgument(message...));
   }
 
   absl::Status ReadMapping(const YAML::Node& node, const std::string& prefix) const {
@@ -253,7 +252,7 @@ struct OptionBinder::Reader {
       if (!entry.first.IsScalar()) return Fail(entry.first, "a key must be a plain name");
       const std::string dotted = Concat(prefix, entry.first.Scalar());
       if (!seen.insert(dotted).second) {
-        return Fail(entry.first, Concat("'", dotted, "' is given twice"));
+        return Fail(entry.first, "'", dotted, "' is given twice");
       }
       if (binder.IsSection(dotted)) {
         TANDEM_RETURN_IF_ERROR(ReadSection(entry.second, dotted));
@@ -269,7 +268,7 @@ struct OptionBinder::Reader {
   absl::Status ReadSection(const YAML::Node& node, const std::string& dotted) const {
     if (node.IsNull()) return absl::OkStatus();
     if (!node.IsMap()) {
-      return Fail(node, Concat("'", dotted, "' is a section: expected 'name: value' lines"));
+      return Fail(node, "'", dotted, "' is a section: expected 'name: value' lines");
     }
     return ReadMapping(node, Concat(dotted, "."));
   }
@@ -278,21 +277,21 @@ struct OptionBinder::Reader {
     if (option.parse_list) return ReadList(node, option);
     if (option.parse_map) return ReadMap(node, option);
     if (!node.IsScalar()) {
-      return Fail(node, Concat(option.name, ": expected one ", option.type,
-                               node.IsNull() ? ", found nothing" : ""));
+      return Fail(node, option.name, ": expected one ", option.type,
+                  node.IsNull() ? ", found nothing" : "");
     }
     if (option.type != "text" && option.type != "choice" && node.Tag() == "!") {
-      return Fail(node, Concat(option.name, ": expected ", option.type == "integer" ? "an " : "a ",
-                               option.type, ", found a text in quotes"));
+      return Fail(node, option.name, ": expected ", option.type == "integer" ? "an " : "a ",
+                  option.type, ", found a text in quotes");
     }
     return At(node.Mark(), Named(option, option.parse(node.Scalar())));
   }
 
   absl::Status ReadList(const YAML::Node& node, const Option& option) const {
-    if (!node.IsSequence()) return Fail(node, Concat(option.name, ": expected a list, [a, b]"));
+    if (!node.IsSequence()) return Fail(node, option.name, ": expected a list, [a, b]");
     std::vector<std::string> items;
     for (const auto& item : node) {
-      if (!item.IsScalar()) return Fail(item, Concat(option.name, ": items are plain texts"));
+      if (!item.IsScalar()) return Fail(item, option.name, ": items are plain texts");
       items.push_back(item.Scalar());
     }
     return At(node.Mark(), Named(option, option.parse_list(items)));
@@ -300,17 +299,16 @@ struct OptionBinder::Reader {
 
   absl::Status ReadMap(const YAML::Node& node, const Option& option) const {
     if (!node.IsMap()) {
-      return Fail(node, Concat(option.name, ": expected a mapping, {name: number}"));
+      return Fail(node, option.name, ": expected a mapping, {name: number}");
     }
     std::set<std::string> seen;
     std::vector<std::pair<std::string, std::string>> entries;
     for (const auto& entry : node) {
       if (!entry.first.IsScalar() || !entry.second.IsScalar()) {
-        return Fail(entry.first, Concat(option.name, ": entries are 'name: number'"));
+        return Fail(entry.first, option.name, ": entries are 'name: number'");
       }
       if (!seen.insert(entry.first.Scalar()).second) {
-        return Fail(entry.first,
-                    Concat("'", option.name, ".", entry.first.Scalar(), "' is given twice"));
+        return Fail(entry.first, "'", option.name, ".", entry.first.Scalar(), "' is given twice");
       }
       entries.emplace_back(entry.first.Scalar(), entry.second.Scalar());
     }
@@ -319,7 +317,7 @@ struct OptionBinder::Reader {
 
   static absl::Status Named(const Option& option, const absl::Status& status) {
     if (status.ok()) return status;
-    return absl::InvalidArgumentError(Concat(option.name, ": ", std::string(status.message())));
+    return InvalidArgument(option.name, ": ", status.message());
   }
 };
 
@@ -342,7 +340,7 @@ absl::Status OptionBinder::LoadString(const std::string& yaml, std::string_view 
     }
     return reader.ReadMapping(documents[0], "");
   } catch (const YAML::Exception& error) {
-    return reader.At(error.mark, absl::InvalidArgumentError(Concat("syntax: ", error.msg)));
+    return reader.At(error.mark, InvalidArgument("syntax: ", error.msg));
   }
 }
 
@@ -353,7 +351,7 @@ absl::Status OptionBinder::Set(std::string_view assignment) {
   };
   const size_t equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    return fail(absl::InvalidArgumentError("expected name=value"));
+    return fail(InvalidArgument("expected name=value"));
   }
   const std::string dotted(assignment.substr(0, equals));
   const std::string value(assignment.substr(equals + 1));
@@ -361,8 +359,7 @@ absl::Status OptionBinder::Set(std::string_view assignment) {
   if (option == nullptr) {
     if (IsIgnored(dotted)) return absl::OkStatus();
     if (IsSection(dotted)) {
-      return fail(
-          absl::InvalidArgumentError(Concat("'", dotted, "' is a section: name one option of it")));
+      return fail(InvalidArgument("'", dotted, "' is a section: name one option of it"));
     }
     return fail(UnknownKey(dotted));
   }
@@ -370,7 +367,7 @@ absl::Status OptionBinder::Set(std::string_view assignment) {
   try {
     return reader.ReadOption(YAML::Load(value), *option);
   } catch (const YAML::Exception& error) {
-    return fail(absl::InvalidArgumentError(Concat("syntax: ", error.msg)));
+    return fail(InvalidArgument("syntax: ", error.msg));
   }
 }
 

@@ -7,7 +7,7 @@
 //     b.Number("max_weight", &o.max_weight, {.min = 1}, "", "ceiling on one token's weight");
 //   }
 //   OptionBinder b;
-//   b.Section("correction", "stage 6", [&](OptionBinder& s) { BindOptions(s, o); });
+//   b.Section("correction", "stage 6", o);
 //
 // Binding a name twice is a TANDEM_CHECK. Thread-compatible; fields must outlive the binder.
 #pragma once
@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 
 namespace tandem {
 
@@ -63,6 +62,11 @@ class OptionBinder {
   // Binds everything that `bind` adds below "name.".
   void Section(std::string_view name, std::string_view help,
                const std::function<void(OptionBinder&)>& bind);
+  // Binds what the BindOptions of an Options struct adds.
+  template <typename Options>
+  void Section(std::string_view name, std::string_view help, Options& options) {
+    Section(name, help, [&options](OptionBinder& binder) { BindOptions(binder, options); });
+  }
 
   // Accepts and ignores a top-level section that another process reads.
   void Ignore(std::string_view name);

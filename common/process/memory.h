@@ -1,5 +1,5 @@
-// Memory of this process: how much it can still allocate, how much it has used, and whether it keeps
-// what it frees.
+// Memory of this process: how much it can still allocate, how much it has used, and whether it
+// keeps what it frees.
 #pragma once
 
 #include <sys/statvfs.h>
@@ -20,10 +20,10 @@ std::optional<int64_t> AvailableMemoryBytes(const std::string& root = "");
 // files that it touched. Thread-safe.
 int64_t PeakMemoryBytes();
 
-// From now on the whole process keeps memory that it frees, for later allocations. Does nothing with
-// C libraries other than glibc. For the main function of programs that train on the CPU: they free
-// the activations of a row and allocate them again for the next one. By default, glibc returns such
-// memory to the kernel, which clears it again; that costs 7 % of a forward and backward pass.
+// From now on the whole process keeps memory that it frees, for later allocations. Does nothing
+// with C libraries other than glibc. For the main function of programs that train on the CPU: they
+// free the activations of a row and allocate them again for the next one. By default, glibc returns
+// such memory to the kernel, which clears it again; that costs 7 % of a forward and backward pass.
 void KeepFreedMemory();
 
 // The size of /dev/shm, through which NCCL moves data between the GPUs of a machine. Containers

@@ -50,7 +50,7 @@ class Reader {
 
   absl::Status Status(const std::string& source) const {
     if (problem_.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("ranks as ", source, " sets them: ", problem_));
+    return InvalidArgument("ranks as ", source, " sets them: ", problem_);
   }
 
  private:
@@ -163,10 +163,10 @@ const std::vector<Source>& Sources() {
 // several of its ranks as one task, so torchrun is trusted before this check.
 absl::Status CheckAgainst(const RankEnvironment& used, const RankEnvironment& other) {
   if (used.rank == other.rank && used.world_size == other.world_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgument(
       "ranks are set twice: ", used.source, " says ", used.rank, " of ", used.world_size, ", ",
       other.source, " says ", other.rank, " of ", other.world_size,
-      "; unset the variables of one of them (RANK and WORLD_SIZE, if they were set by hand)"));
+      "; unset the variables of one of them (RANK and WORLD_SIZE, if they were set by hand)");
 }
 
 }  // namespace
@@ -208,8 +208,7 @@ absl::StatusOr<std::string> FirstSlurmHost(const std::string& node_list) {
   if (end == std::string::npos || node_list[end] == ',') return node_list.substr(0, end);
   const size_t close = node_list.find(']', end);
   if (close == std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("node list ", node_list, ": a bracket that does not close"));
+    return InvalidArgument("node list ", node_list, ": a bracket that does not close");
   }
   const std::string inside = node_list.substr(end + 1, close - end - 1);
   // The text after the bracket, up to the next host, is part of the name: "rack[1-2]-gpu".

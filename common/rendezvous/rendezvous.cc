@@ -125,31 +125,30 @@ class Meeting {
         is_anothers = true;
         problem = absl::StrCat("it belongs to launch ", *launch, ", this is ", launch_.Text());
         if (launch_.IsBefore(*launch)) {
-          return absl::FailedPreconditionError(
-              absl::StrCat("rank ", self_.rank, " is a process of an older launch: rank 0 at ",
-                           Place(), " is of ", *launch, ", this is ", launch_.Text()));
+          return FailedPrecondition("rank ", self_.rank,
+                                    " is a process of an older launch: rank 0 at ", Place(),
+                                    " is of ", *launch, ", this is ", launch_.Text());
         }
       }
       patience_.Waiting([&] { return absl::StrCat("rank 0 at ", Place(), " (", problem, ")"); });
       absl::SleepFor(std::clamp(patience_.left(), absl::ZeroDuration(), kRetry));
     }
     if (is_anothers) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("rank 0 at ", Place(), ": ", problem,
-                       "; two runs on one port, or an older run that does not end"));
+      return FailedPrecondition("rank 0 at ", Place(), ": ", problem,
+                                "; two runs on one port, or an older run that does not end");
     }
-    return absl::DeadlineExceededError(absl::StrCat(
-        "rank 0 did not come to ", Place(), " within ", absl::FormatDuration(options_.deadline),
-        ": ", problem, "; is it running, and can this host reach that one?"));
+    return DeadlineExceeded("rank 0 did not come to ", Place(), " within ",
+                            absl::FormatDuration(options_.deadline), ": ", problem,
+                            "; is it running, and can this host reach that one?");
   }
 
   absl::Status Enter(const Store& store) const {
     TANDEM_ASSIGN_OR_RETURN(const std::string here,
                             store.SetOnce(absl::StrCat("here/", self_.rank), mark_));
     if (here == mark_) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", self_.rank, " of this launch is ", NameIn(here), " already; this process is ",
-        SelfName(), ", started again: it joins when all ranks are"));
+    return FailedPrecondition("rank ", self_.rank, " of this launch is ", NameIn(here),
+                              " already; this process is ", SelfName(),
+                              ", started again: it joins when all ranks are");
   }
 
   absl::StatusOr<std::vector<int>> Missing(const Store& store) const {
@@ -171,7 +170,7 @@ class Meeting {
             absl::StrCat(RanksText(missing), " of ", self_.world_size, " did not come to ", Place(),
                          " within ", absl::FormatDuration(options_.deadline));
         TANDEM_RETURN_IF_ERROR(Tell(store, problem));
-        return absl::DeadlineExceededError(problem);
+        return DeadlineExceeded(problem);
       }
       patience_.Waiting([&] { return absl::StrCat(RanksText(missing), " of ", self_.world_size); });
       absl::SleepFor(kPoll);
@@ -196,12 +195,12 @@ class Meeting {
       if (go.ok() && go->empty()) return absl::OkStatus();
       if (go.ok()) {
         store.Set(absl::StrCat("heard/", self_.rank), "").IgnoreError();
-        return absl::DeadlineExceededError(*go);
+        return DeadlineExceeded(*go);
       }
       if (!absl::IsDeadlineExceeded(go.status())) return go.status();
       TANDEM_ASSIGN_OR_RETURN(const std::vector<int> missing, Missing(store));
       if (patience_.left() < -2 * kFirstWarning) {
-        return absl::DeadlineExceededError(
+        return DeadlineExceeded(
             missing.empty() ? "rank 0 did not go on though all ranks came"
                             : absl::StrCat(RanksText(missing), " did not come to ", Place()));
       }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
+#include "common/base/status_macros.h"
 #include "common/rendezvous/rendezvous.h"
 
 namespace tandem::comm {
@@ -50,12 +51,10 @@ absl::StatusOr<std::vector<MemberState>> ReadAll(const Store& store, size_t coun
   std::vector<MemberState> states(count);
   for (size_t rank = 0; rank < count; ++rank) {
     const std::string name = NameOf(static_cast<int>(rank));
-    const auto has = store.Has(name);
-    if (!has.ok()) return has.status();
-    if (!*has) continue;
-    const auto text = store.Get(name, kBeatTime);
-    if (!text.ok()) return text.status();
-    states[rank] = Parse(*text);
+    TANDEM_ASSIGN_OR_RETURN(const bool has, store.Has(name));
+    if (!has) continue;
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, store.Get(name, kBeatTime));
+    states[rank] = Parse(text);
   }
   return states;
 }

@@ -71,11 +71,10 @@ auto Guarded(const StoreConnection& at, const Call& call) -> absl::StatusOr<decl
   try {
     return call();
   } catch (const std::exception& error) {
-    return absl::UnavailableError(
-        absl::StrCat("the store at ", Place(at.host, at.port),
-                     " does not answer (the process that holds it, rank 0, "
-                     "is gone?): ",
-                     FirstLine(error.what())));
+    return Unavailable("the store at ", Place(at.host, at.port),
+                       " does not answer (the process that holds it, rank 0, "
+                       "is gone?): ",
+                       FirstLine(error.what()));
   }
 }
 
@@ -90,9 +89,9 @@ absl::StatusOr<Store> Store::Host(int port, Reach reach) {
     if (reach == Reach::kMachine) TANDEM_RETURN_IF_ERROR(store.Set(kLoopbackOnly, ""));
     return store;
   } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat(
+    return Unavailable(
         "cannot listen on port ", port,
-        " (does an older run hold it? MASTER_PORT sets another): ", FirstLine(error.what())));
+        " (does an older run hold it? MASTER_PORT sets another): ", FirstLine(error.what()));
   }
 }
 
@@ -100,9 +99,8 @@ absl::StatusOr<Store> Store::Connect(const std::string& host, int port, absl::Du
   try {
     return Store(Open(host, {.port = static_cast<uint16_t>(port)}, deadline));
   } catch (const std::exception& error) {
-    return absl::DeadlineExceededError(absl::StrCat("nobody listens at ", Place(host, port),
-                                                    " within ", absl::FormatDuration(deadline),
-                                                    ": ", FirstLine(error.what())));
+    return DeadlineExceeded("nobody listens at ", Place(host, port), " within ",
+                            absl::FormatDuration(deadline), ": ", FirstLine(error.what()));
   }
 }
 
@@ -132,12 +130,10 @@ absl::StatusOr<std::string> Store::Get(const std::string& name, absl::Duration d
   const absl::Time end = SteadyNow() + deadline;
   for (absl::Duration pause = absl::Milliseconds(1);;
        pause = std::min(2 * pause, absl::Milliseconds(20))) {
-    const absl::StatusOr<bool> has = Has(name);
-    if (!has.ok()) return has.status();
-    if (*has) break;
+    TANDEM_ASSIGN_OR_RETURN(const bool has, Has(name));
+    if (has) break;
     if (SteadyNow() >= end) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("nobody set ", name, " within ", absl::FormatDuration(deadline)));
+      return DeadlineExceeded("nobody set ", name, " within ", absl::FormatDuration(deadline));
     }
     absl::SleepFor(std::min(pause, std::max(end - SteadyNow(), absl::ZeroDuration())));
   }

@@ -59,7 +59,8 @@ class Store {
   // one counter get different values.
   absl::StatusOr<int64_t> Add(const std::string& name, int64_t amount) const;
 
-  // Removes the value or counter, so that a long job leaves nothing behind. OK where it is not there.
+  // Removes the value or counter, so that a long job leaves nothing behind. OK where it is not
+  // there.
   absl::Status Delete(const std::string& name) const;
 
   const StoreConnection& connection() const { return *connection_; }

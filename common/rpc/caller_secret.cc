@@ -10,9 +10,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 
 namespace tandem::rpc {
@@ -52,21 +52,20 @@ bool SecretsMatch(std::string_view one, std::string_view other) {
 
 absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path);
-  if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
+  if (!text.ok()) return InvalidArgument(text.status().message());
   std::vector<std::string> tokens;
   for (const auto line : absl::StrSplit(*text, '\n')) {
     std::string token(absl::StripAsciiWhitespace(line));
     if (token.empty()) continue;
     if (token.size() < kMinTokenBytes || !std::ranges::all_of(token, absl::ascii_isgraph)) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgument(
           path, ": a token must have at least ", kMinTokenBytes,
-          " characters, printable and without spaces: `openssl rand -hex 32` makes one"));
+          " characters, printable and without spaces: `openssl rand -hex 32` makes one");
     }
     tokens.push_back(std::move(token));
   }
   if (tokens.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": no token: one per line; `openssl rand -hex 32` makes one"));
+    return InvalidArgument(path, ": no token: one per line; `openssl rand -hex 32` makes one");
   }
   return tokens;
 }

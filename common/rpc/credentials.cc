@@ -60,11 +60,11 @@ class CallCheck : public grpc::AuthMetadataProcessor {
     const auto tokens = identity_->tokens();
     if (tokens == nullptr) return absl::OkStatus();
     if (offered == nullptr) {
-      return absl::UnauthenticatedError("this server asks for a bearer token, and none came");
+      return Unauthenticated("this server asks for a bearer token, and none came");
     }
     return TokenIsRight(*tokens, Text(*offered))
                ? absl::OkStatus()
-               : absl::UnauthenticatedError("not a bearer token of this server");
+               : Unauthenticated("not a bearer token of this server");
   }
 
   // At most one line per second, so that rejected callers cannot fill the disk.

@@ -1,6 +1,7 @@
 #include "common/rpc/refusal.h"
 
 #include <array>
+#include <string>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -37,10 +38,10 @@ bool IsBusy(Refusal refusal) {
          refusal == Refusal::kMemoryFull;
 }
 
-absl::Status Refused(absl::StatusCode code, Refusal refusal, const std::string& message) {
-  absl::Status status(code, message);
-  status.SetPayload(kRefusalKey, absl::Cord(std::string(RefusalName(refusal))));
-  return status;
+absl::Status Refused(Refusal refusal, absl::Status error) {
+  if (refusal == Refusal::kNone) return error;
+  error.SetPayload(kRefusalKey, absl::Cord(std::string(RefusalName(refusal))));
+  return error;
 }
 
 Refusal RefusalOf(const absl::Status& status) {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -39,8 +38,8 @@ Refusal RefusalNamed(std::string_view name);
 // True if the server is healthy and the call is worth repeating later.
 bool IsBusy(Refusal refusal);
 
-// Makes an error that carries the name of a refusal, and reads it from an error.
-absl::Status Refused(absl::StatusCode code, Refusal refusal, const std::string& message);
+// The error, made to carry the name of a refusal; unchanged for kNone.
+absl::Status Refused(Refusal refusal, absl::Status error);
 Refusal RefusalOf(const absl::Status& status);
 
 }  // namespace tandem::rpc

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::rpc {
 namespace {
@@ -64,19 +65,8 @@ std::string Describe(const PeerName& peer) {
 }  // namespace
 
 std::string_view RoleName(Role role) {
-  switch (role) {
-    case Role::kRollout:
-      return "rollout";
-    case Role::kTrainer:
-      return "trainer";
-    case Role::kClient:
-      return "client";
-    case Role::kViewer:
-      return "viewer";
-    case Role::kNone:
-      break;
-  }
-  return "none";
+  constexpr std::string_view kNames[] = {"none", "rollout", "trainer", "client", "viewer"};
+  return kNames[static_cast<size_t>(role)];
 }
 
 std::string Roles::ToString() const {
@@ -107,19 +97,17 @@ std::span<const MethodRoles> MethodTable() { return kTable; }
 absl::Status CheckCall(const PeerName& peer, std::string_view path) {
   const auto* const entry = std::ranges::find(kTable, path, &MethodRoles::path);
   if (entry == std::end(kTable)) {
-    return absl::PermissionDeniedError(
-        "no role may call this method: it is not one of this server");
+    return PermissionDenied("no role may call this method: it is not one of this server");
   }
   const Role role = RoleOf(peer);
   if (entry->roles.Has(role)) return absl::OkStatus();
   if (role == Role::kNone) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("the certificate (", Describe(peer),
-                     ") names no role: spiffe://DOMAIN/tandem/ROLE or common name tandem-ROLE"));
+    return PermissionDenied(
+        "the certificate (", Describe(peer),
+        ") names no role: spiffe://DOMAIN/tandem/ROLE or common name tandem-ROLE");
   }
-  return absl::PermissionDeniedError(absl::StrCat("role ", std::string(RoleName(role)),
-                                                  " may not call this method; ",
-                                                  entry->roles.ToString(), " may"));
+  return PermissionDenied("role ", RoleName(role), " may not call this method; ",
+                          entry->roles.ToString(), " may");
 }
 
 }  // namespace tandem::rpc

@@ -29,7 +29,7 @@ using StoreContext = std::unique_ptr<X509_STORE_CTX, FreeWith<X509_STORE_CTX_fre
 constexpr size_t kMaxFileBytes = 1 << 20;  // enough for a bundle of thousands of authorities
 
 absl::Status Bad(const std::string& path, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(what)));
+  return InvalidArgument(path, ": ", what);
 }
 
 Bio Reader(const std::string& text) {
@@ -128,10 +128,9 @@ absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& directory) {
     const std::string path = absl::StrCat(directory, "/", file);
     absl::StatusOr<std::string> read = ReadFile(path);
     if (!read.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(read.status().message(),
-                       ": a TLS directory holds tls.crt, tls.key and ca.crt; `tandem certs` "
-                       "makes one for development, a cluster mounts a secret"));
+      return InvalidArgument(read.status().message(),
+                             ": a TLS directory holds tls.crt, tls.key and ca.crt; `tandem certs` "
+                             "makes one for development, a cluster mounts a secret");
     }
     if (read->empty() || read->size() > kMaxFileBytes) {
       return Bad(path,

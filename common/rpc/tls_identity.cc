@@ -24,7 +24,7 @@ constexpr absl::Duration kBetweenWarnings = absl::Hours(1);
 
 absl::Status Naming(const std::string& option, const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(absl::StrCat(option, ": ", status.message()));
+  return InvalidArgument(option, ": ", status.message());
 }
 
 constexpr char kName[] = "tandem-tls";
@@ -94,10 +94,10 @@ absl::Status TlsIdentity::Take(const TlsFiles& files) {
                           CheckTlsFiles(options_.directory, files, needs_.use, absl::Now()));
   const Role role = RoleOf(facts.name);
   if (!needs_.roles.Has(role)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options_.directory, "/tls.crt: of role ", std::string(RoleName(role)),
-                     ", must be of ", needs_.roles.ToString(),
-                     ": by a URI spiffe://DOMAIN/tandem/ROLE, or else a common name tandem-ROLE"));
+    return InvalidArgument(
+        options_.directory, "/tls.crt: of role ", RoleName(role), ", must be of ",
+        needs_.roles.ToString(),
+        ": by a URI spiffe://DOMAIN/tandem/ROLE, or else a common name tandem-ROLE");
   }
   TANDEM_RETURN_IF_ERROR(authorities_.Write(files.authorities));
   TANDEM_RETURN_IF_ERROR(pair_.Write(absl::StrCat(files.key, "\n", files.certificate)));
@@ -192,7 +192,7 @@ absl::Status MemoryFile::Write(const std::string& contents) {
   const int error = errno;
   if (next >= 0) close(next);
   if (written) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("a file in memory: ", std::strerror(error)));
+  return Unavailable("a file in memory: ", std::strerror(error));
 }
 
 std::string MemoryFile::path() const { return absl::StrCat("/proc/self/fd/", fd_); }

@@ -42,11 +42,15 @@ struct ClusterSums {
     return std::span(values).subspan(static_cast<size_t>(cluster * num_sums),
                                      static_cast<size_t>(num_sums));
   }
+  void Add(std::span<const double> row) { values.insert(values.end(), row.begin(), row.end()); }
   std::vector<double> Total() const;
 };
 
 // A statistic, as a function of the sums [S] over a sample of clusters.
 using Statistic = std::function<double(std::span<const double>)>;
+inline Statistic RatioOfSums(size_t numerator, size_t denominator) {
+  return [=](std::span<const double> sums) { return sums[numerator] / sums[denominator]; };
+}
 
 struct BootstrapOptions {
   int64_t replicates = 1000;

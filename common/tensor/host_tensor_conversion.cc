@@ -5,53 +5,43 @@
 
 #include <cstring>
 #include <memory>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/torch_status.h"
 
 namespace tandem {
 
+namespace {
+
+constexpr std::pair<DType, at::ScalarType> kTypes[] = {
+    {DType::kF32, at::kFloat},  {DType::kBF16, at::kBFloat16}, {DType::kF16, at::kHalf},
+    {DType::kF64, at::kDouble}, {DType::kI64, at::kLong},      {DType::kI32, at::kInt},
+    {DType::kI16, at::kShort},  {DType::kI8, at::kChar},       {DType::kU8, at::kByte},
+    {DType::kBool, at::kBool},
+};
+
+}  // namespace
+
 absl::StatusOr<at::ScalarType> ToScalarType(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return at::kFloat;
-    case DType::kBF16:
-      return at::kBFloat16;
-    case DType::kF16:
-      return at::kHalf;
-    case DType::kF64:
-      return at::kDouble;
-    case DType::kI64:
-      return at::kLong;
-    case DType::kI32:
-      return at::kInt;
-    case DType::kI16:
-      return at::kShort;
-    case DType::kI8:
-      return at::kChar;
-    case DType::kU8:
-      return at::kByte;
-    case DType::kBool:
-      return at::kBool;
+  for (const auto& [host, torch] : kTypes) {
+    if (host == dtype) return torch;
   }
-  return absl::InvalidArgumentError("unknown dtype");
+  return InvalidArgument("unknown dtype");
 }
 
 absl::StatusOr<DType> FromScalarType(at::ScalarType type) {
-  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI64, DType::kI32,
-                      DType::kI16, DType::kI8, DType::kU8, DType::kBool}) {
-    if (*ToScalarType(dtype) == type) return dtype;
+  for (const auto& [host, torch] : kTypes) {
+    if (torch == type) return host;
   }
-  return absl::InvalidArgumentError(absl::StrCat("no host dtype for ", at::toString(type)));
+  return InvalidArgument("no host dtype for ", at::toString(type));
 }
 
 absl::StatusOr<at::Tensor> ViewAsTensor(const HostTensor& tensor) {
   TANDEM_ASSIGN_OR_RETURN(const at::ScalarType type, ToScalarType(tensor.spec.dtype));
   if (static_cast<int64_t>(tensor.bytes.size()) != tensor.spec.num_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat(tensor.spec.ToString(), " has ",
-                                                   tensor.bytes.size(), " bytes, want ",
-                                                   tensor.spec.num_bytes()));
+    return InvalidArgument(tensor.spec.ToString(), " has ", tensor.bytes.size(), " bytes, want ",
+                           tensor.spec.num_bytes());
   }
   return CatchTorch("tensor view", [&] {
     const auto address = reinterpret_cast<uintptr_t>(tensor.bytes.data());

@@ -18,6 +18,13 @@ enum class InstructionSet { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 std::string_view InstructionSetName(InstructionSet set);
 std::optional<InstructionSet> ParseInstructionSet(std::string_view name);
 
+// Of a kernel's variants, the one for a set. kAvx512Bf16 takes that of kAvx512.
+template <typename T>
+constexpr const T& VariantFor(InstructionSet set, const T& scalar, const T& avx2, const T& avx512) {
+  if (set == InstructionSet::kScalar) return scalar;
+  return set == InstructionSet::kAvx2 ? avx2 : avx512;
+}
+
 // The sets that this machine supports, kScalar first and the best last.
 const std::vector<InstructionSet>& SupportedInstructionSets();
 

@@ -73,16 +73,6 @@ TANDEM_TARGET_AVX512_BF16 float MultiplyAddPairs(int64_t rounds) {
 }
 #endif
 
-uint32_t Read(InstructionSet set, const uint32_t* words, int64_t n) {
-  if (set == InstructionSet::kScalar) return ReadScalar(words, n);
-  return set == InstructionSet::kAvx2 ? ReadAvx2(words, n) : ReadAvx512(words, n);
-}
-
-float MultiplyAdd(InstructionSet set, int64_t rounds) {
-  if (set == InstructionSet::kScalar) return MultiplyAddScalar(rounds);
-  return set == InstructionSet::kAvx2 ? MultiplyAddAvx2(rounds) : MultiplyAddAvx512(rounds);
-}
-
 // The least seconds of `work`, run by all members at once.
 template <typename Work>
 double BestSeconds(ThreadTeam& team, const Work& work) {
@@ -102,15 +92,16 @@ MachineLimits MeasureMachineLimits(ThreadTeam& team, InstructionSet set) {
   std::fill_n(buffer.as<char>(), kBytes, char{1});
   const int64_t words_each = kBytes / 4 / team.size() / 64 * 64;
   std::vector<double> sink(team.size() * 8);  // one cache line per member
+  const auto& read = VariantFor(set, ReadScalar, ReadAvx2, ReadAvx512);
+  const auto& multiply_add = VariantFor(set, MultiplyAddScalar, MultiplyAddAvx2, MultiplyAddAvx512);
   MachineLimits limits;
   limits.read_bytes_per_second =
       static_cast<double>(words_each * 4 * team.size()) / BestSeconds(team, [&](int index) {
-        sink[index * 8] += Read(set, buffer.as<uint32_t>() + index * words_each, words_each);
+        sink[index * 8] += read(buffer.as<uint32_t>() + index * words_each, words_each);
       });
   const double operations = 2.0 * 16 * kSums * kRounds * team.size();
-  limits.flops_per_second = operations / BestSeconds(team, [&](int index) {
-                              sink[index * 8] += MultiplyAdd(set, kRounds);
-                            });
+  limits.flops_per_second =
+      operations / BestSeconds(team, [&](int index) { sink[index * 8] += multiply_add(kRounds); });
 #if defined(__x86_64__)
   if (set == InstructionSet::kAvx512Bf16) {
     limits.bf16_flops_per_second = 2 * operations / BestSeconds(team, [&](int index) {

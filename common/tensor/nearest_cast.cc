@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/tensor/bf16_rounding.h"
 
 namespace tandem {
@@ -22,11 +22,6 @@ float HalfToFloat(uint16_t bits) {
   }
   const uint32_t wide_exponent = exponent == 0x1F ? 0xFF : exponent + (127 - 15);
   return std::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);
-}
-
-bool IsFloat(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 ||
-         dtype == DType::kF64;
 }
 
 template <typename T, typename Round>
@@ -63,8 +58,7 @@ float ElementAsFloat(DType dtype, const std::byte* bytes, int64_t i) {
 absl::StatusOr<HostTensor> CastNearest(const HostTensor& tensor, DType dtype) {
   if (tensor.spec.dtype == dtype) return tensor;
   if (!IsFloat(tensor.spec.dtype)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(tensor.spec.ToString(), ": want a float dtype (F32, BF16, F16 or F64)"));
+    return InvalidArgument(tensor.spec.ToString(), ": want a float dtype (F32, BF16, F16 or F64)");
   }
   switch (dtype) {
     case DType::kF32:
@@ -72,8 +66,7 @@ absl::StatusOr<HostTensor> CastNearest(const HostTensor& tensor, DType dtype) {
     case DType::kBF16:
       return Cast<uint16_t>(tensor, dtype, NearestBf16);
     default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("cast to ", std::string(DTypeName(dtype)), ", want F32 or BF16"));
+      return InvalidArgument("cast to ", DTypeName(dtype), ", want F32 or BF16");
   }
 }
 

@@ -30,86 +30,73 @@ TANDEM_INLINE void Fetch(const char* next, int64_t offset) {
   if (next != nullptr) __builtin_prefetch(next + offset, 0, 2);
 }
 
-// Computes out[0 .. kRows)[0 .. 16 kVectors) of one tile, with kRows x kVectors registers of sums.
-template <int kRows, int kVectors>
-TANDEM_INLINE void TileFp32(const float* x, int64_t x_stride, const float* panels, int64_t depth,
-                            float* out, int64_t out_stride, const char* next) {
-  Vec16 sums[kRows][kVectors] = {};
-  for (int64_t k = 0; k < depth; ++k) {
-    Vec16 w[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      w[v] = Load16(panels + (v * depth + k) * 16);
-      Fetch(next, (v * depth + k) * 64);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const float a = x[r * x_stride + k];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sums[r][v] += a * w[v];
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) Store16(out + r * out_stride + v * 16, sums[r][v]);
-  }
-}
-
-// bf16 weights times fp32 rows. A bf16 is the upper half of the float it represents.
-template <int kRows, int kVectors>
-TANDEM_INLINE void TileBf16(const float* x, int64_t x_stride, const uint32_t* panels, int64_t depth,
-                            float* out, int64_t out_stride, const char* next) {
-  Vec16 sums[kRows][kVectors] = {};
-  const int64_t pairs = (depth + 1) / 2;
-  const auto weights = [&](int v, int64_t pair) {
-    return *reinterpret_cast<const Word16Aligned*>(panels + (v * pairs + pair) * 16);
-  };
-  for (int64_t pair = 0; pair < depth / 2; ++pair) {
-    Vec16 low[kVectors], high[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const Word16 words = weights(v, pair);
-      low[v] = std::bit_cast<Vec16>(words << 16);
-      high[v] = std::bit_cast<Vec16>(words & 0xffff0000u);
-      Fetch(next, (v * pairs + pair) * 64);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const float a = x[r * x_stride + 2 * pair], b = x[r * x_stride + 2 * pair + 1];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sums[r][v] += a * low[v];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sums[r][v] += b * high[v];
-    }
-  }
-  if (depth % 2 != 0) {
-    for (int v = 0; v < kVectors; ++v) {
-      const Vec16 low = std::bit_cast<Vec16>(Word16(weights(v, pairs - 1)) << 16);
-      for (int r = 0; r < kRows; ++r) sums[r][v] += x[r * x_stride + depth - 1] * low;
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) Store16(out + r * out_stride + v * 16, sums[r][v]);
-  }
-}
-
 struct Fp32Weights {
-  using X = float;
   using W = float;
+  // Computes out[0 .. kRows)[0 .. 16 kVectors) of one tile, with kRows x kVectors registers of
+  // sums.
   template <int kRows, int kVectors>
-  static TANDEM_INLINE void Tile(const X* x, int64_t x_stride, const W* panels, int64_t depth,
-                                 float* out, int64_t out_stride, const char* next) {
-    TileFp32<kRows, kVectors>(x, x_stride, panels, depth, out, out_stride, next);
+  static TANDEM_INLINE void Tile(const float* x, int64_t x_stride, const float* panels,
+                                 int64_t depth, float* out, int64_t out_stride, const char* next) {
+    Vec16 sums[kRows][kVectors] = {};
+    for (int64_t k = 0; k < depth; ++k) {
+      Vec16 w[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        w[v] = Load16(panels + (v * depth + k) * 16);
+        Fetch(next, (v * depth + k) * 64);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const float a = x[r * x_stride + k];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sums[r][v] += a * w[v];
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) Store16(out + r * out_stride + v * 16, sums[r][v]);
+    }
   }
   static constexpr int64_t PanelWords(int64_t depth) { return depth * 16; }
 };
 
+// bf16 weights times fp32 rows. A bf16 is the upper half of the float it represents.
 struct Bf16Weights {
-  using X = float;
   using W = uint32_t;
   template <int kRows, int kVectors>
-  static TANDEM_INLINE void Tile(const X* x, int64_t x_stride, const W* panels, int64_t depth,
-                                 float* out, int64_t out_stride, const char* next) {
-    TileBf16<kRows, kVectors>(x, x_stride, panels, depth, out, out_stride, next);
+  static TANDEM_INLINE void Tile(const float* x, int64_t x_stride, const uint32_t* panels,
+                                 int64_t depth, float* out, int64_t out_stride, const char* next) {
+    Vec16 sums[kRows][kVectors] = {};
+    const int64_t pairs = (depth + 1) / 2;
+    const auto weights = [&](int v, int64_t pair) {
+      return *reinterpret_cast<const Word16Aligned*>(panels + (v * pairs + pair) * 16);
+    };
+    for (int64_t pair = 0; pair < depth / 2; ++pair) {
+      Vec16 low[kVectors], high[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const Word16 words = weights(v, pair);
+        low[v] = std::bit_cast<Vec16>(words << 16);
+        high[v] = std::bit_cast<Vec16>(words & 0xffff0000u);
+        Fetch(next, (v * pairs + pair) * 64);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const float a = x[r * x_stride + 2 * pair], b = x[r * x_stride + 2 * pair + 1];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sums[r][v] += a * low[v];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sums[r][v] += b * high[v];
+      }
+    }
+    if (depth % 2 != 0) {
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec16 low = std::bit_cast<Vec16>(Word16(weights(v, pairs - 1)) << 16);
+        for (int r = 0; r < kRows; ++r) sums[r][v] += x[r * x_stride + depth - 1] * low;
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) Store16(out + r * out_stride + v * 16, sums[r][v]);
+    }
   }
   static constexpr int64_t PanelWords(int64_t depth) { return (depth + 1) / 2 * 16; }
 };
@@ -117,7 +104,7 @@ struct Bf16Weights {
 // All rows times kVectors adjacent panels, with as many rows at a time as there are registers for.
 // The last rows prefetch what comes next.
 template <typename Kind, int kMaxRows, int kVectors>
-TANDEM_INLINE void Rows(const typename Kind::X* x, int64_t x_stride, int64_t rows,
+TANDEM_INLINE void Rows(const float* x, int64_t x_stride, int64_t rows,
                         const typename Kind::W* panels, int64_t depth, float* out,
                         int64_t out_stride, const char* next) {
   int64_t r = 0;
@@ -145,7 +132,7 @@ template <typename Kind, int kMaxRows, int kVectors>
 TANDEM_INLINE void Panels(const void* x, int64_t x_stride, int64_t rows, const void* panels,
                           int64_t num_panels, int64_t depth, float* out, int64_t out_stride,
                           const char* next) {
-  const auto* xs = static_cast<const typename Kind::X*>(x);
+  const auto* xs = static_cast<const float*>(x);
   const auto* w = static_cast<const typename Kind::W*>(panels);
   if (kVectors == 2 && num_panels == 2) {
     Rows<Kind, kMaxRows, 2>(xs, x_stride, rows, w, depth, out, out_stride, next);
@@ -162,7 +149,7 @@ TANDEM_INLINE void Panels(const void* x, int64_t x_stride, int64_t rows, const v
   const void *x, int64_t x_stride, int64_t rows, const void *panels, int64_t num_panels, \
       int64_t depth, float *out, int64_t out_stride, const char *next
 
-using PanelsFunction = void (*)(TANDEM_PANELS_ARGUMENTS);
+using PanelsFunction = void(TANDEM_PANELS_ARGUMENTS);
 
 #define TANDEM_DEFINE_PANELS(name, target, kind, max_rows, vectors)                                \
   target void name(TANDEM_PANELS_ARGUMENTS) {                                                      \
@@ -261,31 +248,22 @@ TANDEM_INLINE void RoundRow(const float* row, int64_t n, OperandType type, void*
   }
 }
 
-void RoundScalar(const float* row, int64_t n, OperandType type, void* out) {
-  RoundRow(row, n, type, out);
-}
-TANDEM_TARGET_AVX2 void RoundAvx2(const float* row, int64_t n, OperandType type, void* out) {
-  RoundRow(row, n, type, out);
-}
-TANDEM_TARGET_AVX512 void RoundAvx512(const float* row, int64_t n, OperandType type, void* out) {
-  RoundRow(row, n, type, out);
-}
+#define TANDEM_DEFINE_ROUND(name, target)                                      \
+  target void name(const float* row, int64_t n, OperandType type, void* out) { \
+    RoundRow(row, n, type, out);                                               \
+  }
 
-PanelsFunction FindFunction(InstructionSet set, bool bf16_weights, OperandType operand) {
+TANDEM_DEFINE_ROUND(RoundScalar, )
+TANDEM_DEFINE_ROUND(RoundAvx2, TANDEM_TARGET_AVX2)
+TANDEM_DEFINE_ROUND(RoundAvx512, TANDEM_TARGET_AVX512)
+
+PanelsFunction* FindFunction(InstructionSet set, bool bf16_weights, OperandType operand) {
   if (operand == OperandType::kBf16) {
     TANDEM_CHECK(bf16_weights && set == InstructionSet::kAvx512Bf16);
     return PairsAvx512Bf16;
   }
-  switch (set) {
-    case InstructionSet::kScalar:
-      return bf16_weights ? Bf16Scalar : Fp32Scalar;
-    case InstructionSet::kAvx2:
-      return bf16_weights ? Bf16Avx2 : Fp32Avx2;
-    case InstructionSet::kAvx512:
-    case InstructionSet::kAvx512Bf16:
-      break;
-  }
-  return bf16_weights ? Bf16Avx512 : Fp32Avx512;
+  return bf16_weights ? VariantFor(set, Bf16Scalar, Bf16Avx2, Bf16Avx512)
+                      : VariantFor(set, Fp32Scalar, Fp32Avx2, Fp32Avx512);
 }
 
 // Packs the rows of one panel (16, or fewer in the last panel), 16 by 16 words at a time, so that
@@ -320,15 +298,7 @@ void StoreOperand(InstructionSet set, const float* row, int64_t n, bool round, O
     if (out != row) std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
     return;
   }
-  switch (set) {
-    case InstructionSet::kScalar:
-      return RoundScalar(row, n, type, out);
-    case InstructionSet::kAvx2:
-      return RoundAvx2(row, n, type, out);
-    case InstructionSet::kAvx512:
-    case InstructionSet::kAvx512Bf16:
-      return RoundAvx512(row, n, type, out);
-  }
+  VariantFor(set, RoundScalar, RoundAvx2, RoundAvx512)(row, n, type, out);
 }
 
 void PackedMatrix::Reserve(int64_t columns, int64_t depth, bool is_bf16) {

@@ -36,14 +36,14 @@ class Result {
       case TANDEM_TOKENIZER_OK:
         return absl::OkStatus();
       case TANDEM_TOKENIZER_INVALID:
-        return absl::InvalidArgumentError(prefix + text());
+        return InvalidArgument(prefix + text());
       case TANDEM_TOKENIZER_NO_TEMPLATE:
-        return absl::UnimplementedError(
+        return Unimplemented(
             prefix +
             "the model directory has no chat template; add a chat_template.jinja, or, where "
             "prompts shall be taken as they are, leave out --chat or set trainer.data.chat false");
       default:
-        return absl::InternalError(prefix + "the tokenizer crate panicked: " + text());
+        return Internal(prefix + "the tokenizer crate panicked: " + text());
     }
   }
 

@@ -2,9 +2,9 @@
 
 #include <array>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 
 namespace tandem {
 namespace {
@@ -35,6 +35,11 @@ const DTypeRow& Row(DType dtype) { return kDTypes.at(static_cast<size_t>(dtype))
 
 int64_t DTypeBytes(DType dtype) { return Row(dtype).bytes; }
 
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 ||
+         dtype == DType::kF64;
+}
+
 std::string_view DTypeName(DType dtype) { return Row(dtype).name; }
 
 absl::StatusOr<DType> DTypeFromName(std::string_view name) {
@@ -44,9 +49,8 @@ absl::StatusOr<DType> DTypeFromName(std::string_view name) {
   const auto append_name = [](std::string* out, const DTypeRow& row) {
     absl::StrAppend(out, std::string(row.name));
   };
-  return absl::InvalidArgumentError(absl::StrCat("dtype '", std::string(name),
-                                                 "' is not supported; one of ",
-                                                 absl::StrJoin(kDTypes, ", ", append_name)));
+  return InvalidArgument("dtype '", name, "' is not supported; one of ",
+                         absl::StrJoin(kDTypes, ", ", append_name));
 }
 
 int64_t TensorSpec::num_elements() const {

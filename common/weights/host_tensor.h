@@ -19,6 +19,7 @@ namespace tandem {
 enum class DType { kF32, kBF16, kF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool };
 
 int64_t DTypeBytes(DType dtype);
+bool IsFloat(DType dtype);
 
 // The safetensors name: "F32", "BF16", ...
 std::string_view DTypeName(DType dtype);
@@ -57,6 +58,11 @@ struct TensorSource {
 inline TensorSource Present(HostTensor tensor) {
   TensorSpec spec = tensor.spec;
   return {std::move(spec), [tensor = std::move(tensor)] { return tensor; }};
+}
+inline std::vector<TensorSource> PresentAll(std::vector<HostTensor> tensors) {
+  std::vector<TensorSource> sources;
+  for (HostTensor& tensor : tensors) sources.push_back(Present(std::move(tensor)));
+  return sources;
 }
 
 }  // namespace tandem

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
 
 // Differences are taken between bit patterns and not between values, so that adding one restores
 // the next version's bits exactly, for every dtype of that width. For values of one sign,
@@ -139,7 +139,7 @@ struct VarintReader {
 };
 
 absl::Status Damaged(const TensorSpec& spec, const char* how) {
-  return absl::DataLossError(absl::StrCat("the delta of ", spec.name, " ", how));
+  return DataLoss("the delta of ", spec.name, " ", how);
 }
 
 // Calls visit(element, difference) in order. Stops with an error at bytes that are not a delta.
@@ -212,15 +212,8 @@ void Change(TensorEncoding encoding, const TensorSpec& spec, std::span<const std
 }  // namespace
 
 std::string_view TensorEncodingName(TensorEncoding encoding) {
-  switch (encoding) {
-    case TensorEncoding::kDense:
-      return "dense";
-    case TensorEncoding::kMask:
-      return "mask";
-    case TensorEncoding::kGaps:
-      return "gaps";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"dense", "mask", "gaps"};
+  return kNames[static_cast<size_t>(encoding)];
 }
 
 TensorDelta MakeDelta(const HostTensor& base, const HostTensor& tensor) {
@@ -239,8 +232,8 @@ absl::Status CheckDelta(TensorEncoding encoding, const TensorSpec& spec,
                         std::span<const std::byte> delta) {
   const int64_t width = DTypeBytes(spec.dtype);
   if (encoding == TensorEncoding::kDense || (width != 2 && width != 4)) {
-    return absl::InvalidArgumentError(absl::StrCat("no delta of ", spec.ToString(), " in encoding ",
-                                                   std::string(TensorEncodingName(encoding))));
+    return InvalidArgument("no delta of ", spec.ToString(), " in encoding ",
+                           TensorEncodingName(encoding));
   }
   if (width == 2) return VisitDelta<uint16_t>(encoding, spec, delta, [](int64_t, uint16_t) {});
   return VisitDelta<uint32_t>(encoding, spec, delta, [](int64_t, uint32_t) {});

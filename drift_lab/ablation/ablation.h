@@ -24,14 +24,14 @@
 
 namespace tandem::drift {
 
-struct AblationOptions {
-  bool full = false;      // one factor more: the head, which this project's engines keep in fp32
-  int64_t num_alone = 8;  // completions also decoded alone, to see the batch composition's effect
-  int64_t row_tokens = 2048;  // most tokens of a row of the trainer
-  uint64_t seed = 1;          // of the sample of completions decoded alone, and of the bootstrap
-  int64_t bootstrap_replicates = offpolicy::BootstrapOptions().replicates;
+struct AttributionOptions {
+  std::string capture;      // directory
+  std::string model;        // directory; empty: the one that the capture names
+  std::string weights;      // for versions whose masters the capture does not carry; may be empty
+  bool full = false;        // one factor more: the head, which this project's engines keep in fp32
+  uint64_t seed = 1;        // of the sample of completions decoded alone, and of the bootstrap
   int64_t num_threads = 0;  // of the engines; 0: the cores of the machine
-  std::string model;        // directory with config and tokenizer
+  int64_t bootstrap_replicates = offpolicy::BootstrapOptions().replicates;
 };
 
 // All log-probs are [T]; NaN where a step could not score the token.
@@ -54,11 +54,12 @@ struct Ablation {
   bool proximal_recorded = false;
 };
 
-// `capture` must have passed the consistency checks.
+// `capture` must have passed the consistency checks, and `options` must name the model.
 //   NOT_FOUND, DATA_LOSS  weights that the capture needs (CaptureWeights)
 //   any error of the two forward passes
 absl::StatusOr<Ablation> RunAblation(const offpolicy::Capture& capture,
-                                     const CaptureWeights& weights, const AblationOptions& options,
+                                     const CaptureWeights& weights,
+                                     const AttributionOptions& options,
                                      const PassProgress& progress);
 
 }  // namespace tandem::drift

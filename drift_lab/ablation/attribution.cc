@@ -38,25 +38,18 @@ absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
   return AttributeCapture(std::move(capture), options, progress);
 }
 
-absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOptions& options,
+absl::StatusOr<Attribution> AttributeCapture(Capture given, AttributionOptions options,
                                              const PassProgress& progress) {
   Attribution result{.path = options.capture, .capture = std::move(given)};
   Capture& capture = result.capture;
-  const std::string model = options.model.empty() ? capture.manifest.model_path : options.model;
-  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
+  if (options.model.empty()) options.model = capture.manifest.model_path;
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
   const CaptureWeights weights(&capture, config, options.capture, options.weights);
-  TANDEM_ASSIGN_OR_RETURN(result.findings, CheckConsistency(capture, config, model, weights));
+  TANDEM_ASSIGN_OR_RETURN(result.findings,
+                          CheckConsistency(capture, config, options.model, weights));
   if (!result.findings.empty()) return result;
 
-  AblationOptions ablation = {.full = options.full,
-                              .seed = options.seed,
-                              .bootstrap_replicates = options.bootstrap_replicates,
-                              .num_threads = options.num_threads,
-                              .model = model};
-  if (capture.manifest.trainer.row_tokens > 0) {
-    ablation.row_tokens = capture.manifest.trainer.row_tokens;
-  }
-  TANDEM_ASSIGN_OR_RETURN(result.ablation, RunAblation(capture, weights, ablation, progress));
+  TANDEM_ASSIGN_OR_RETURN(result.ablation, RunAblation(capture, weights, options, progress));
   capture.proximal_logprobs = result.ablation.proximal;
   const offpolicy::CaptureRecord columns = MakeCaptureRecord(capture);
   const TokenRecord record = RecordOf(capture, columns);
@@ -75,11 +68,8 @@ absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOpt
                             result.ablation.trainer_packed},
                            bootstrap);
   result.alone = MeasureAlone(capture, result.ablation);
-  result.verdict = Judge({.shares = &result.shares,
-                          .diagnosis = &result.ablation.diagnosis,
-                          .sampler = &result.ablation.sampler,
-                          .calibration_z = result.by_sequence.Get("calibration_z"),
-                          .calibration_tokens = result.shares.num_tokens});
+  result.verdict = Judge(result.shares, result.ablation.diagnosis, result.ablation.sampler,
+                         result.by_sequence.Get("calibration_z"));
   return result;
 }
 

@@ -21,16 +21,6 @@
 
 namespace tandem::drift {
 
-struct AttributionOptions {
-  std::string capture;      // directory
-  std::string model;        // directory; empty: the one that the capture names
-  std::string weights;      // for versions whose masters the capture does not carry; may be empty
-  bool full = false;        // AblationOptions::full
-  uint64_t seed = 1;        // of samples and of the bootstrap
-  int64_t num_threads = 0;  // of the engines; 0: the cores of the machine
-  int64_t bootstrap_replicates = offpolicy::BootstrapOptions().replicates;
-};
-
 // What decoding completions one at a time changed, over a random sample of them: the effect of the
 // batch composition.
 struct AloneSample {
@@ -59,8 +49,7 @@ absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
                                       const PassProgress& progress);
 
 // The same for a capture in memory. Paths in its manifest are relative to options.capture.
-absl::StatusOr<Attribution> AttributeCapture(offpolicy::Capture capture,
-                                             const AttributionOptions& options,
+absl::StatusOr<Attribution> AttributeCapture(offpolicy::Capture capture, AttributionOptions options,
                                              const PassProgress& progress);
 
 }  // namespace tandem::drift

@@ -55,51 +55,41 @@ OpenQuestion RestOfRecord(const PartShare& share, const RecordDiagnosis& diagnos
           DecidingMeasurement(share.part)};
 }
 
-NamedCause Named(const DiagnosedCause& cause, const Interval& share) {
-  return {std::string(PartName(cause.part)),
-          cause.label,
-          share,
-          cause.kind,
-          cause.strength,
-          cause.evidence};
-}
-
 const DiagnosedCause* Diagnosed(const RecordDiagnosis& diagnosis, Part part) {
-  for (const DiagnosedCause& cause : diagnosis.causes) {
-    if (cause.part == part) return &cause;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(diagnosis.causes, part, &DiagnosedCause::part);
+  return found == diagnosis.causes.end() ? nullptr : &*found;
 }
 
 // A fault of sampling has no share, because scoring the tokens again cannot show it.
-void JudgeSampler(const VerdictInputs& inputs, Verdict& verdict) {
-  if (inputs.sampler->named) {
-    verdict.named.push_back(Named(*inputs.sampler->named, {.value = 0}));
+void JudgeSampler(const SamplerDiagnosis& sampler, double calibration_z, int64_t num_tokens,
+                  Verdict& verdict) {
+  if (sampler.named) {
+    verdict.named.push_back({*sampler.named, {.value = 0}});
     return;
   }
-  if (std::abs(inputs.calibration_z) <= kCalibrationAlarm && !inputs.sampler->suspicious) return;
+  if (std::abs(calibration_z) <= kCalibrationAlarm && !sampler.suspicious) return;
   verdict.open.push_back(
       {absl::StrFormat(
            "tokens were not drawn from the distribution that was recorded: calibration z "
            "is %.1f over %d tokens",
-           inputs.calibration_z, inputs.calibration_tokens),
+           calibration_z, num_tokens),
        "more tokens under the same settings (no one transform is likelier than the others by "
        "enough yet); compare the sampling settings the server applies with those it records"});
 }
 
 }  // namespace
 
-Verdict Judge(const VerdictInputs& inputs) {
-  const PartShares& shares = *inputs.shares;
+Verdict Judge(const PartShares& shares, const RecordDiagnosis& diagnosis,
+              const SamplerDiagnosis& sampler, double calibration_z) {
   Verdict verdict;
   verdict.nothing_to_explain = shares.total_mean_abs.value <= kLogprobFloor;
   Interval explained{.value = 0, .low = 0, .high = 0};
   for (const PartShare& share : shares.parts) {
-    const DiagnosedCause* const diagnosed = Diagnosed(*inputs.diagnosis, share.part);
+    const DiagnosedCause* const diagnosed = Diagnosed(diagnosis, share.part);
     // A cause whose replay gives the record back is believed whatever its share is.
     const bool believed = diagnosed != nullptr && share.mean_abs.value > kLogprobFloor;
-    if (IsUnexplainedRecord(share, *inputs.diagnosis)) {
-      verdict.open.push_back(RestOfRecord(share, *inputs.diagnosis));
+    if (IsUnexplainedRecord(share, diagnosis)) {
+      verdict.open.push_back(RestOfRecord(share, diagnosis));
       continue;
     }
     if (!believed && (verdict.nothing_to_explain || !IsMaterial(share))) continue;
@@ -110,11 +100,10 @@ Verdict Judge(const VerdictInputs& inputs) {
            DecidingMeasurement(share.part)});
       continue;
     }
-    verdict.named.push_back(diagnosed != nullptr
-                                ? Named(*diagnosed, share.square())
-                                : NamedCause{.cause = std::string(PartName(share.part)),
-                                             .share = share.square(),
-                                             .evidence = EvidenceOf(share)});
+    verdict.named.push_back(
+        diagnosed != nullptr
+            ? NamedCause{*diagnosed, share.square()}
+            : NamedCause{{.part = share.part, .evidence = EvidenceOf(share)}, share.square()});
     explained.value += share.square().value;
     explained.low += share.square().low;
     explained.high += share.square().high;
@@ -125,10 +114,9 @@ Verdict Judge(const VerdictInputs& inputs) {
                          .low = std::max(0.0, 1 - explained.high),
                          .high = std::clamp(1 - explained.low, 0.0, 1.0)};
   if (verdict.nothing_to_explain) {
-    const double nan = std::numeric_limits<double>::quiet_NaN();
-    verdict.unexplained = {.value = nan};
+    verdict.unexplained = {.value = std::numeric_limits<double>::quiet_NaN()};
   }
-  JudgeSampler(inputs, verdict);
+  JudgeSampler(sampler, calibration_z, shares.num_tokens, verdict);
   return verdict;
 }
 

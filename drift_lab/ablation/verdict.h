@@ -22,13 +22,9 @@ inline constexpr double kLeastShare = 0.02;
 // The abs(z) of the calibration test that one healthy capture in a hundred exceeds.
 inline constexpr double kCalibrationAlarm = 2.576;
 
-struct NamedCause {
-  std::string cause;          // PartName: "cast", "temperature", ...
-  std::string label;          // cause inside the record with its strength: "top-p 0.95"; else empty
+// A cause outside the record has no label and no strength.
+struct NamedCause : DiagnosedCause {
   offpolicy::Interval share;  // of the mean square; 0 for a cause that scoring again cannot show
-  StrengthKind kind = StrengthKind::kNone;
-  offpolicy::Interval strength;  // of the fault parameter, if the cause has one
-  std::string evidence;          // the measurement in words
 };
 
 struct OpenQuestion {
@@ -44,13 +40,8 @@ struct Verdict {
   bool nothing_to_explain = false;  // the drift is 0, or less than fp32 log-probs can resolve
 };
 
-struct VerdictInputs {
-  const PartShares* shares = nullptr;
-  const RecordDiagnosis* diagnosis = nullptr;
-  const SamplerDiagnosis* sampler = nullptr;
-  double calibration_z = 0;
-  int64_t calibration_tokens = 0;
-};
-Verdict Judge(const VerdictInputs& inputs);
+// `calibration_z` is over the tokens of `shares`.
+Verdict Judge(const PartShares& shares, const RecordDiagnosis& diagnosis,
+              const SamplerDiagnosis& sampler, double calibration_z);
 
 }  // namespace tandem::drift

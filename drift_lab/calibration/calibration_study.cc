@@ -59,9 +59,8 @@ class TrialQueue {
   bool Stopped() {
     MutexLock lock(&mu_);
     if (status_.ok() && hooks_.should_stop && hooks_.should_stop()) {
-      status_ =
-          absl::CancelledError(absl::StrCat("stopped after ", num_done_, " of ", missing_.size(),
-                                            " trials; the same command goes on"));
+      status_ = Cancelled("stopped after ", num_done_, " of ", missing_.size(),
+                          " trials; the same command goes on");
     }
     return !status_.ok();
   }

@@ -21,25 +21,17 @@ constexpr char kNothing[] = "(none)";
 
 // The injectable cause with the largest share (the first of several with the same).
 const NamedInTrial* TopOf(const TrialResult& result) {
-  for (const NamedInTrial& named : result.named) {
-    if (IsInjectable(named.cause)) return &named;
-  }
-  return nullptr;
+  const auto found = std::ranges::find_if(result.named, IsInjectable, &NamedInTrial::cause);
+  return found == result.named.end() ? nullptr : &*found;
 }
 
 const NamedInTrial* Find(const TrialResult& result, std::string_view cause) {
-  for (const NamedInTrial& named : result.named) {
-    if (named.cause == cause) return &named;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(result.named, cause, &NamedInTrial::cause);
+  return found == result.named.end() ? nullptr : &*found;
 }
 
 bool Holds(const Interval& interval, double value) {
   return interval.low <= value && value <= interval.high;
-}
-
-Interval StrengthIn(const Injector& injector, const NamedInTrial& named) {
-  return StrengthOf(injector, {.strength = named.strength});
 }
 
 struct Line {
@@ -76,7 +68,8 @@ void AddTrial(const Injector& injector, double strength, const TrialResult& resu
   row.named.Add(named != nullptr);
   row.found[strength].Add(named != nullptr);
   row.tokens += static_cast<double>(result.num_tokens);
-  const Interval estimate = named != nullptr ? StrengthIn(injector, *named) : Interval{.value = 0};
+  const Interval estimate =
+      named != nullptr ? StrengthOf(injector, named->strength) : Interval{.value = 0};
   line.Add(strength, estimate.value);
   if (named == nullptr) return;
   row.largest_error = std::max(row.largest_error, std::abs(estimate.value - strength) / strength);
@@ -103,7 +96,7 @@ InjectorRow RowOf(const Injector& injector, const Trials& trials) {
     if (trial.fault == "none" && static_cast<size_t>(num_healthy) < per_strength) {
       ++num_healthy;
       const NamedInTrial* const named = Find(result, PartName(injector.part));
-      line.Add(0, named != nullptr ? StrengthIn(injector, *named).value : 0);
+      line.Add(0, named != nullptr ? StrengthOf(injector, named->strength).value : 0);
     }
     if (trial.fault != injector.name) continue;
     by_strength[trial.strength].push_back(&result);

@@ -1,6 +1,6 @@
 // CalibrationTables: what the trials say about the lab: falsely named causes, slope and coverage of
-// strengths, the smallest strength that is found, confusion of causes, abstention (docs/methods.md);
-// and the report that shows them. Pure.
+// strengths, the smallest strength that is found, confusion of causes, abstention
+// (docs/methods.md); and the report that shows them. Pure.
 #pragma once
 
 #include <cstdint>

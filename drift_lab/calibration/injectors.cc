@@ -123,10 +123,8 @@ std::span<const Injector> AllInjectors() {
 }
 
 const Injector* InjectorNamed(std::string_view name) {
-  for (const Injector& injector : AllInjectors()) {
-    if (injector.name == name) return &injector;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(AllInjectors(), name, &Injector::name);
+  return found == AllInjectors().end() ? nullptr : &*found;
 }
 
 std::span<const InjectorPair> AllPairs() {
@@ -161,11 +159,11 @@ bool IsInjectable(std::string_view cause) {
       AllInjectors(), [&](const Injector& injector) { return PartName(injector.part) == cause; });
 }
 
-offpolicy::Interval StrengthOf(const Injector& injector, const NamedCause& cause) {
-  offpolicy::Interval strength{.value = injector.StrengthOfValue(cause.strength.value)};
-  if (!cause.strength.known()) return strength;
-  strength.low = injector.StrengthOfValue(cause.strength.low);
-  strength.high = injector.StrengthOfValue(cause.strength.high);
+offpolicy::Interval StrengthOf(const Injector& injector, const offpolicy::Interval& value) {
+  offpolicy::Interval strength{.value = injector.StrengthOfValue(value.value)};
+  if (!value.known()) return strength;
+  strength.low = injector.StrengthOfValue(value.low);
+  strength.high = injector.StrengthOfValue(value.high);
   if (strength.low > strength.high) std::swap(strength.low, strength.high);
   return strength;
 }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -59,10 +58,11 @@ struct UnmodelledFault {
 };
 std::span<const UnmodelledFault> AllUnmodelled();
 
-// True if an injector makes `cause` (a NamedCause's).
+// True if an injector makes `cause` (a PartName).
 bool IsInjectable(std::string_view cause);
 
-// The strength of a named cause in natural sizes of `injector`, with its interval if it has one.
-offpolicy::Interval StrengthOf(const Injector& injector, const NamedCause& cause);
+// The strength of the parameter `value` in natural sizes of `injector`, with its interval if it has
+// one.
+offpolicy::Interval StrengthOf(const Injector& injector, const offpolicy::Interval& value);
 
 }  // namespace tandem::drift

@@ -1,7 +1,6 @@
 #include "drift_lab/calibration/subject.h"
 
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -16,6 +15,7 @@
 #include "common/model/safetensors.h"
 #include "common/tensor/instruction_set.h"
 #include "common/weights/digest.h"
+#include "drift_lab/recompute/capture_weights.h"
 
 namespace tandem::drift {
 namespace {
@@ -42,16 +42,10 @@ HostTensor TensorOf(const TensorSpec& spec, std::vector<float> values) {
   return {spec, std::as_bytes(std::span<const float>(*owner)), owner};
 }
 
-std::vector<float> ValuesOf(const HostTensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.spec.num_elements()));
-  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-  return values;
-}
-
 // Adds normal noise of `size` times the standard deviation of a fresh tensor.
 HostTensor Moved(const HostTensor& tensor, const ModelConfig& config, double size,
                  RandomNormal& normal) {
-  std::vector<float> values = ValuesOf(tensor);
+  std::vector<float> values = FloatsOf(tensor);
   const double spread = size * SpreadOf(tensor.spec, config);
   for (float& value : values) value += static_cast<float>(spread * normal.Next());
   return TensorOf(tensor.spec, std::move(values));
@@ -169,8 +163,7 @@ absl::StatusOr<std::string> Subject::ModelFor(const Fault& fault) const {
   std::error_code error;
   fs::copy(model_, other, fs::copy_options::overwrite_existing | fs::copy_options::recursive,
            error);
-  if (error)
-    return absl::InternalError(absl::StrCat("copy ", model_, " to ", other, ": ", error.message()));
+  if (error) return Internal("copy ", model_, " to ", other, ": ", error.message());
   TANDEM_RETURN_IF_ERROR(
       WriteFileAtomically(other + "/config.json", ModelConfigToJson(config, DType::kF32)));
   return other;

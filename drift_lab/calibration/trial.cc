@@ -27,7 +27,7 @@ TrialResult Summarise(const Attribution& attribution) {
                      .num_tokens = attribution.capture.num_tokens()};
   if (!result.comparable) return result;
   for (const NamedCause& cause : attribution.verdict.named) {
-    result.named.push_back({cause.cause, cause.share.value, cause.strength});
+    result.named.push_back({std::string(PartName(cause.part)), cause.share.value, cause.strength});
   }
   result.open = !attribution.verdict.open.empty();
   result.unexplained = attribution.verdict.unexplained.value;
@@ -76,7 +76,7 @@ absl::StatusOr<Fault> FaultOf(const PlannedTrial& trial) {
   }
   for (const std::string& name : std::vector<std::string>(absl::StrSplit(trial.fault, '+'))) {
     const Injector* const injector = InjectorNamed(name);
-    if (injector == nullptr) return absl::NotFoundError(absl::StrCat("no injector \"", name, "\""));
+    if (injector == nullptr) return NotFound("no injector \"", name, "\"");
     injector->Set(trial.strength, fault);
   }
   return fault;

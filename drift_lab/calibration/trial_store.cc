@@ -3,7 +3,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -97,10 +96,10 @@ absl::StatusOr<std::unique_ptr<TrialStore>> TrialStore::Open(const std::string& 
 absl::Status TrialStore::Read(const std::string& text, const std::string& header) {
   MutexLock lock(&mu_);
   if (!text.starts_with(header)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_,
-                     ":1: trials of another study or version of the lab; name another directory, "
-                     "or remove the file"));
+    return InvalidArgument(
+        path_,
+        ":1: trials of another study or version of the lab; name another directory, "
+        "or remove the file");
   }
   int number = 2;
   for (size_t begin = header.size(), end; begin < text.size(); begin = end + 1, ++number) {
@@ -108,8 +107,7 @@ absl::Status TrialStore::Read(const std::string& text, const std::string& header
     try {
       trials_.insert(TrialOf(ordered_json::parse(text.substr(begin, end - begin))));
     } catch (const ordered_json::exception& error) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path_, ":", number, ": not a trial: ", error.what()));
+      return InvalidArgument(path_, ":", number, ": not a trial: ", error.what());
     }
   }
   return absl::OkStatus();

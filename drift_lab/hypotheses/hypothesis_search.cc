@@ -42,6 +42,19 @@ void KeepBetter(Attempt attempt, Attempt& best) {
   if (attempt.fit.mean_abs < best.fit.mean_abs) best = std::move(attempt);
 }
 
+absl::Status KeepBetter(absl::StatusOr<Attempt> attempt, Attempt& best) {
+  TANDEM_RETURN_IF_ERROR(attempt.status());
+  KeepBetter(*std::move(attempt), best);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Attempt> HypothesisSearch::Without(const Attempt& base, Part part) {
+  if (!base.hypothesis.Has(part)) return base;
+  RecordHypothesis open = base.hypothesis;
+  open.Clear(part);
+  return Try(open, part);
+}
+
 absl::StatusOr<Attempt> HypothesisSearch::Try(const RecordHypothesis& hypothesis, Part part) {
   Attempt attempt{.hypothesis = hypothesis, .part = part};
   TANDEM_ASSIGN_OR_RETURN(attempt.scores, replay_.Score(hypothesis, wanted_, {path_}));

@@ -58,8 +58,9 @@ struct Tried {
   bool identical = false;
 };
 
-// Replaces `best` by `attempt` if `attempt` leaves less.
+// Replaces `best` by `attempt` if `attempt` leaves less. Returns the error of a failed attempt.
 void KeepBetter(Attempt attempt, Attempt& best);
+absl::Status KeepBetter(absl::StatusOr<Attempt> attempt, Attempt& best);
 
 class HypothesisSearch {
  public:
@@ -72,6 +73,8 @@ class HypothesisSearch {
   void Shift(std::vector<int> shifts) { shifts_ = std::move(shifts); }
 
   absl::StatusOr<Attempt> Try(const RecordHypothesis& hypothesis, Part part);
+  // `base` without what `part` changes in its hypothesis.
+  absl::StatusOr<Attempt> Without(const Attempt& base, Part part);
 
   const offpolicy::Capture& capture() const { return capture_; }
   RecordReplay& replay() { return replay_; }

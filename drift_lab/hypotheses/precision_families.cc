@@ -32,19 +32,15 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
 template <typename Set>
 absl::StatusOr<Attempt> SearchBits(HypothesisSearch& search, const Attempt& base, Part part,
                                    int first, int fewest, int most, const Set& set) {
-  RecordHypothesis open = base.hypothesis;
-  Attempt without = base, best = base;
-  if (base.hypothesis.Has(part)) {
-    open.Clear(part);
-    TANDEM_ASSIGN_OR_RETURN(without, search.Try(open, part));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const Attempt without, search.Without(base, part));
+  Attempt best = base;
   const double wanted = Distance(search.capture().behaviour_logprobs, without.predicted);
   std::vector<int> tried;
   const auto attempt = [&](int bits) -> absl::StatusOr<double> {
     bits = std::clamp(bits, fewest, most);
     if (std::ranges::find(tried, bits) != tried.end()) return 0.0;
     tried.push_back(bits);
-    RecordHypothesis hypothesis = open;
+    RecordHypothesis hypothesis = without.hypothesis;
     set(bits, hypothesis);
     TANDEM_ASSIGN_OR_RETURN(Attempt made, search.Try(hypothesis, part));
     const double effect = Distance(made.predicted, without.predicted);
@@ -112,12 +108,12 @@ absl::StatusOr<Attempt> SearchKvQuantisation(HypothesisSearch& search, const Att
   // The cache is quantised from its start, or from where the record begins to differ.
   for (const int64_t position : {int64_t{0}, from}) {
     if (best.fit.exact() || position < 0) break;
-    TANDEM_ASSIGN_OR_RETURN(Attempt attempt,
-                            SearchBits(search, base, Part::kKvQuantisation, kFirst, kFewest, kMost,
-                                       [position](int bits, RecordHypothesis& h) {
-                                         h.kv_quantisation = {bits, position};
-                                       }));
-    KeepBetter(std::move(attempt), best);
+    TANDEM_RETURN_IF_ERROR(
+        KeepBetter(SearchBits(search, base, Part::kKvQuantisation, kFirst, kFewest, kMost,
+                              [position](int bits, RecordHypothesis& h) {
+                                h.kv_quantisation = {bits, position};
+                              }),
+                   best));
   }
   return best;
 }

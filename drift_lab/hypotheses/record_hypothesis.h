@@ -1,6 +1,6 @@
 // RecordHypothesis: what a server may have computed other than it claims, in a form that a healthy
 // engine can replay. The right hypothesis leaves no difference between record and replay, because
-// the engine repeats its results bit for bit (docs/numerics.md). Pure.
+// the engine repeats its results bit for bit (docs/rollouts.md, Numerics). Pure.
 #pragma once
 
 #include <cstdint>

@@ -96,14 +96,6 @@ absl::StatusOr<Attempt> LoosenAndHalve(HypothesisSearch& search, const Filter& f
   return Halve(search, filter, std::move(bracket), std::move(best));
 }
 
-// `base` without the filter of `part`.
-absl::StatusOr<Attempt> Unfiltered(HypothesisSearch& search, const Attempt& base, Part part) {
-  if (!base.hypothesis.Has(part)) return base;
-  RecordHypothesis open = base.hypothesis;
-  open.Clear(part);
-  return search.Try(open, part);
-}
-
 // The slope of every log-prob in log(1/T): log p + H.
 std::vector<double> SlopeInTemperature(const Attempt& attempt) {
   std::vector<double> slope(attempt.predicted.size());
@@ -158,10 +150,8 @@ absl::StatusOr<Attempt> SearchWithTemperature(HypothesisSearch& search, const At
     if (!at.hypothesis.Has(filter.part) || std::abs(sharper) < kLeastTurn) break;
   }
   for (int i = 0; i < kTurns && !best.fit.exact(); ++i) {
-    TANDEM_ASSIGN_OR_RETURN(Attempt sharper, SearchTemperature(search, best));
-    KeepBetter(std::move(sharper), best);
-    TANDEM_ASSIGN_OR_RETURN(Attempt tighter, filter.alone(search, best));
-    KeepBetter(std::move(tighter), best);
+    TANDEM_RETURN_IF_ERROR(KeepBetter(SearchTemperature(search, best), best));
+    TANDEM_RETURN_IF_ERROR(KeepBetter(filter.alone(search, best), best));
   }
   if (best.hypothesis.Has(filter.part)) best.part = filter.part;
   return best;
@@ -216,13 +206,12 @@ absl::StatusOr<Attempt> SearchTemperature(HypothesisSearch& search, const Attemp
   if (best.part != Part::kTemperature || round == best.hypothesis.temperature) return best;
   RecordHypothesis hypothesis = best.hypothesis;
   hypothesis.temperature = round;
-  TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kTemperature));
-  KeepBetter(std::move(attempt), best);
+  TANDEM_RETURN_IF_ERROR(KeepBetter(search.Try(hypothesis, Part::kTemperature), best));
   return best;
 }
 
 absl::StatusOr<Attempt> SearchTopP(HypothesisSearch& search, const Attempt& base) {
-  TANDEM_ASSIGN_OR_RETURN(const Attempt unfiltered, Unfiltered(search, base, Part::kTopP));
+  TANDEM_ASSIGN_OR_RETURN(const Attempt unfiltered, search.Without(base, Part::kTopP));
   Attempt best = base;
   if (!LooksFiltered(search, unfiltered)) return best;
   // The retained set of a token has at least mass p. The mass above a sampled token is less than p.
@@ -237,20 +226,18 @@ absl::StatusOr<Attempt> SearchTopP(HypothesisSearch& search, const Attempt& base
   RecordHypothesis hypothesis = unfiltered.hypothesis;
   hypothesis.top_p = lightest * (1 - kEdgeSlack);
   if (!(hypothesis.top_p > 0 && hypothesis.top_p < 1)) return best;
-  TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kTopP));
-  KeepBetter(std::move(attempt), best);
+  TANDEM_RETURN_IF_ERROR(KeepBetter(search.Try(hypothesis, Part::kTopP), best));
   // Settings are round numbers, and the tokens that were sampled show the edge only roughly.
   hypothesis.top_p = std::round(hypothesis.top_p * 1e4) / 1e4;
   if (!best.fit.identical() && hypothesis.top_p > 0 && hypothesis.top_p < 1) {
-    TANDEM_ASSIGN_OR_RETURN(Attempt round, search.Try(hypothesis, Part::kTopP));
-    KeepBetter(std::move(round), best);
+    TANDEM_RETURN_IF_ERROR(KeepBetter(search.Try(hypothesis, Part::kTopP), best));
   }
   if (best.fit.exact() || !(heaviest_above > 0 && heaviest_above < 1)) return best;
   return Halve(search, kTopPFilter, {unfiltered.hypothesis, 1, heaviest_above}, std::move(best));
 }
 
 absl::StatusOr<Attempt> SearchTopK(HypothesisSearch& search, const Attempt& base) {
-  TANDEM_ASSIGN_OR_RETURN(const Attempt unfiltered, Unfiltered(search, base, Part::kTopK));
+  TANDEM_ASSIGN_OR_RETURN(const Attempt unfiltered, search.Without(base, Part::kTopK));
   if (!LooksFiltered(search, unfiltered)) return base;
   int64_t largest_rank = 0;
   for (const int32_t rank : unfiltered.scores.ranks)
@@ -260,7 +247,7 @@ absl::StatusOr<Attempt> SearchTopK(HypothesisSearch& search, const Attempt& base
 }
 
 absl::StatusOr<Attempt> SearchMinP(HypothesisSearch& search, const Attempt& base) {
-  TANDEM_ASSIGN_OR_RETURN(const Attempt unfiltered, Unfiltered(search, base, Part::kMinP));
+  TANDEM_ASSIGN_OR_RETURN(const Attempt unfiltered, search.Without(base, Part::kMinP));
   if (!LooksFiltered(search, unfiltered)) return base;
   // The probability of every sampled token is at least min-p times that of the likeliest token.
   const double temperature =
@@ -277,8 +264,7 @@ absl::StatusOr<Attempt> SearchTemperatureAndFilter(HypothesisSearch& search, con
   Attempt best = base;
   if (base.hypothesis.Has(Part::kTemperature) || !LooksFiltered(search, base)) return best;
   for (const Filter& filter : {kTopPFilter, kTopKFilter, kMinPFilter}) {
-    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, SearchWithTemperature(search, base, filter));
-    KeepBetter(std::move(attempt), best);
+    TANDEM_RETURN_IF_ERROR(KeepBetter(SearchWithTemperature(search, base, filter), best));
     if (best.fit.exact()) break;
   }
   return best;

@@ -125,15 +125,14 @@ absl::StatusOr<Attempt> RefineWeights(HypothesisSearch& search, const Attempt& b
   WeightSearch weights(search, without);
   Attempt best = base;
   for (const int64_t source : search.replay().Sources()) {
-    TANDEM_ASSIGN_OR_RETURN(Attempt whole,
-                            weights.Try({.versions_before = source, .tensors = tensors},
-                                        tensors.empty() ? Part::kOtherVersion : Part::kTensor));
-    KeepBetter(std::move(whole), best);
+    TANDEM_RETURN_IF_ERROR(
+        KeepBetter(weights.Try({.versions_before = source, .tensors = tensors},
+                               tensors.empty() ? Part::kOtherVersion : Part::kTensor),
+                   best));
     if (best.fit.exact()) return best;
   }
-  TANDEM_ASSIGN_OR_RETURN(
-      Attempt along, weights.Along(base, tensors.empty() ? Part::kInterpolation : Part::kTensor));
-  KeepBetter(std::move(along), best);
+  TANDEM_RETURN_IF_ERROR(KeepBetter(
+      weights.Along(base, tensors.empty() ? Part::kInterpolation : Part::kTensor), best));
   return best;
 }
 
@@ -154,8 +153,7 @@ absl::StatusOr<Attempt> SearchWeights(HypothesisSearch& search, const Attempt& b
   }
   for (const Attempt& whole : wholes) {
     if (std::abs(weights.Aligned(whole)) < kLeastAlignment) continue;
-    TANDEM_ASSIGN_OR_RETURN(Attempt along, weights.Along(whole, Part::kInterpolation));
-    KeepBetter(std::move(along), best);
+    TANDEM_RETURN_IF_ERROR(KeepBetter(weights.Along(whole, Part::kInterpolation), best));
     if (best.fit.exact()) return best;
   }
   for (const Attempt& whole : wholes) {
@@ -221,8 +219,7 @@ absl::StatusOr<Attempt> SearchFirstId(HypothesisSearch& search, const Attempt& b
     if (id < 0 || id >= config.vocab_size) continue;
     RecordHypothesis hypothesis = base.hypothesis;
     hypothesis.first_id = id;
-    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kFirstId));
-    KeepBetter(std::move(attempt), best);
+    TANDEM_RETURN_IF_ERROR(KeepBetter(search.Try(hypothesis, Part::kFirstId), best));
     if (best.fit.exact()) break;
   }
   return best;

@@ -1,5 +1,6 @@
 #include "drift_lab/phase/cells.h"
 
+#include <algorithm>
 #include <array>
 
 #include "absl/strings/str_cat.h"
@@ -20,10 +21,7 @@ Cell LagCell(int lag, double learning_rate, int steps) {
 }
 
 Cell SamplerCell(GapKind kind, double strength, int steps) {
-  Cell cell;
-  cell.gap.kind = kind;
-  cell.gap.strength = strength;
-  cell.steps = steps;
+  Cell cell{.gap = {.kind = kind, .strength = strength}, .steps = steps};
   if (kind == GapKind::kLogitNoise) {
     cell.name = absl::StrCat("noise_", strength);
     cell.title = absl::StrCat("logit noise ", strength);
@@ -97,21 +95,20 @@ std::vector<Cell> PhaseCells(int steps) {
   return cells;
 }
 
-std::vector<KindCell> KindCells(int steps) {
-  std::vector<KindCell> cells;
+std::vector<Cell> KindCells(int steps) {
+  std::vector<Cell> cells;
   for (const KlBudget budget : {KlBudget::kConstant, KlBudget::kByUncertainty}) {
     for (const NamedDirection& named : kDirections) {
       for (const double strength :
            budget == KlBudget::kConstant ? kConstantStrengths : kUncertaintyStrengths) {
-        Cell cell;
-        cell.name = absl::StrCat(named.name, "_", BudgetName(budget), "_", strength);
-        cell.title = cell.name;
-        cell.gap = {.kind = GapKind::kTilt,
-                    .strength = strength,
-                    .direction = named.direction,
-                    .budget = budget};
-        cell.steps = steps;
-        cells.push_back({std::move(cell), named.direction, budget, strength});
+        const std::string name = absl::StrCat(named.name, "_", BudgetName(budget), "_", strength);
+        cells.push_back({.name = name,
+                         .title = name,
+                         .gap = {.kind = GapKind::kTilt,
+                                 .strength = strength,
+                                 .direction = named.direction,
+                                 .budget = budget},
+                         .steps = steps});
       }
     }
   }
@@ -119,10 +116,7 @@ std::vector<KindCell> KindCells(int steps) {
 }
 
 const char* DirectionName(Direction direction) {
-  for (const NamedDirection& named : kDirections) {
-    if (named.direction == direction) return named.name;
-  }
-  return "";
+  return std::ranges::find(kDirections, direction, &NamedDirection::direction)->name;
 }
 
 const char* BudgetName(KlBudget budget) {

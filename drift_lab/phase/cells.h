@@ -31,14 +31,8 @@ inline constexpr std::string_view kNoGap = "no_gap";
 // uniform tokens, temperatures, and some for completions of 24 tokens with half the steps.
 std::vector<Cell> PhaseCells(int steps);
 
-// One gap of the study of kinds: a tilt in one direction with one KL.
-struct KindCell {
-  Cell cell;
-  Direction direction;
-  KlBudget budget;
-  double strength;
-};
-std::vector<KindCell> KindCells(int steps);
+// The gaps of the study of kinds: each is a tilt in one direction with one KL.
+std::vector<Cell> KindCells(int steps);
 
 const char* DirectionName(Direction direction);
 const char* BudgetName(KlBudget budget);

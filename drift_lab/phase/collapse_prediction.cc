@@ -9,50 +9,38 @@
 namespace tandem::drift {
 namespace {
 
-constexpr std::array<const char*, kNumPredictors> kPredictorNames = {
-    "reward fall",
-    "k3",
-    "1 - ESS",
-    "p99.9 abs(delta)",
-    "abs(mean w - 1)",
-    "share of w outside [.5, 2]",
-    "dropped by the method",
-    "kept, negative minus positive",
-    "gradient norm, fall",
-    "gradient norm, spike",
-    "entropy, rise",
-    "entropy, fall",
-    "largest logit"};
-
-double RowValue(Predictor predictor, const TraceRow& row) {
-  switch (predictor) {
-    case Predictor::kRewardFall:
-      return At(row, Watched::kReward);
-    case Predictor::kK3:
-      return At(row, Watched::kK3);
-    case Predictor::kEssLoss:
-      return 1 - At(row, Watched::kEss);
-    case Predictor::kTail:
-      return At(row, Watched::kTail);
-    case Predictor::kMeanWeight:
-      return std::abs(At(row, Watched::kMeanW) - 1);
-    case Predictor::kOutside:
-      return At(row, Watched::kOutside);
-    case Predictor::kDropped:
-      return At(row, Watched::kDropped);
-    case Predictor::kSignImbalance:
-      return At(row, Watched::kKeptNegative) - At(row, Watched::kKeptPositive);
-    case Predictor::kGradientFall:
-    case Predictor::kGradientSpike:
-      return At(row, Watched::kGradientNorm);
-    case Predictor::kEntropyRise:
-    case Predictor::kEntropyFall:
-      return At(row, Watched::kEntropy);
-    case Predictor::kMaxLogit:
-      return At(row, Watched::kMaxLogit);
-  }
-  return 0;
+template <Watched watched>
+double Value(const TraceRow& row) {
+  return At(row, watched);
 }
+
+struct PredictorRule {
+  const char* name;
+  double (*value)(const TraceRow&);
+  double sign = 0;  // of the log of the value over that of the first rows; 0: the value itself
+};
+
+// In the order of Predictor.
+constexpr std::array<PredictorRule, kNumPredictors> kRules = {{
+    {"reward fall", Value<Watched::kReward>},
+    {"k3", Value<Watched::kK3>},
+    {"1 - ESS", [](const TraceRow& row) { return 1 - At(row, Watched::kEss); }},
+    {"p99.9 abs(delta)", Value<Watched::kTail>},
+    {"abs(mean w - 1)", [](const TraceRow& row) { return std::abs(At(row, Watched::kMeanW) - 1); }},
+    {"share of w outside [.5, 2]", Value<Watched::kOutside>},
+    {"dropped by the method", Value<Watched::kDropped>},
+    {"kept, negative minus positive",
+     [](const TraceRow& row) {
+       return At(row, Watched::kKeptNegative) - At(row, Watched::kKeptPositive);
+     }},
+    {"gradient norm, fall", Value<Watched::kGradientNorm>, -1},
+    {"gradient norm, spike", Value<Watched::kGradientNorm>, 1},
+    {"entropy, rise", Value<Watched::kEntropy>, 1},
+    {"entropy, fall", Value<Watched::kEntropy>, -1},
+    {"largest logit", Value<Watched::kMaxLogit>},
+}};
+
+const PredictorRule& RuleOf(Predictor predictor) { return kRules[static_cast<size_t>(predictor)]; }
 
 // Trailing means over kSmoothedRows.
 std::vector<double> Smoothed(Predictor predictor, std::span<const TraceRow> trace) {
@@ -60,7 +48,7 @@ std::vector<double> Smoothed(Predictor predictor, std::span<const TraceRow> trac
   for (size_t row = 0; row < trace.size(); ++row) {
     double sum = 0, count = 0;
     for (size_t r = row < kSmoothedRows ? 0 : row - kSmoothedRows + 1; r <= row; ++r) {
-      const double value = RowValue(predictor, trace[r]);
+      const double value = RuleOf(predictor).value(trace[r]);
       if (std::isnan(value)) continue;
       sum += value;
       ++count;
@@ -221,30 +209,18 @@ std::vector<Series> SeriesOf(Predictor predictor, std::span<const WatchedRun> ru
 
 }  // namespace
 
-const char* PredictorName(Predictor predictor) {
-  return kPredictorNames[static_cast<size_t>(predictor)];
-}
+const char* PredictorName(Predictor predictor) { return RuleOf(predictor).name; }
 
 std::vector<double> PredictorValues(Predictor predictor, std::span<const TraceRow> trace) {
   std::vector<double> values = Smoothed(predictor, trace);
-  switch (predictor) {
-    case Predictor::kRewardFall: {
-      double highest = 0;
-      for (double& value : values) {
-        highest = std::max(highest, value);
-        value = highest - value;
-      }
-      return values;
-    }
-    case Predictor::kGradientSpike:
-    case Predictor::kEntropyRise:
-      return LogOfFirst(values, 1);
-    case Predictor::kGradientFall:
-    case Predictor::kEntropyFall:
-      return LogOfFirst(values, -1);
-    default:
-      return values;
+  if (RuleOf(predictor).sign != 0) return LogOfFirst(values, RuleOf(predictor).sign);
+  if (predictor != Predictor::kRewardFall) return values;
+  double highest = 0;
+  for (double& value : values) {
+    highest = std::max(highest, value);
+    value = highest - value;
   }
+  return values;
 }
 
 CollapsePrediction StudyPrediction(std::span<const WatchedRun> runs) {

@@ -64,9 +64,8 @@ class RunQueue {
     MutexLock lock(&mu_);
     if (!status_.ok() || next_ == missing_.size()) return nullptr;
     if (hooks_.should_stop && hooks_.should_stop()) {
-      status_ =
-          absl::CancelledError(absl::StrCat("stopped after ", num_stored_, " of ", missing_.size(),
-                                            " runs; the same command goes on"));
+      status_ = Cancelled("stopped after ", num_stored_, " of ", missing_.size(),
+                          " runs; the same command goes on");
       return nullptr;
     }
     return &missing_[next_++];
@@ -130,17 +129,16 @@ absl::StatusOr<std::unique_ptr<RunStore>> RunStore::Open(const std::string& path
 
 absl::Status RunStore::Read(const std::string& text) {
   if (!text.starts_with(kFormatLine)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_,
-                     ":1: not runs of this version of the toy; name another directory, or "
-                     "remove the file to make its runs again"));
+    return InvalidArgument(path_,
+                           ":1: not runs of this version of the toy; name another directory, or "
+                           "remove the file to make its runs again");
   }
   int number = 2;
   for (size_t begin = kFormatLine.size(), end; begin < text.size(); begin = end + 1, ++number) {
     end = text.find('\n', begin);
     const absl::Status status = ReadLine(text.substr(begin, end - begin));
     if (!status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(path_, ":", number, ": ", status.message()));
+      return InvalidArgument(path_, ":", number, ": ", status.message());
     }
   }
   return absl::OkStatus();
@@ -159,7 +157,7 @@ absl::Status RunStore::ReadLine(const std::string& line) {
     runs_[{run.at("cell").get<std::string>(), run.at("method").get<std::string>(),
            run.at("seed").get<uint64_t>(), run.at("steps").get<int>()}] = std::move(result);
   } catch (const json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("not a run: ", error.what()));
+    return InvalidArgument("not a run: ", error.what());
   }
   return absl::OkStatus();
 }

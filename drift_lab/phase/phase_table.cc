@@ -7,18 +7,14 @@ namespace tandem::drift {
 namespace {
 
 // The mean of the values that are not NaN.
-class Mean {
- public:
+struct Mean {
+  double sum = 0, count = 0;
   void Add(double value) {
     if (std::isnan(value)) return;
-    sum_ += value;
-    ++count_;
+    sum += value;
+    ++count;
   }
-  double value() const { return sum_ / count_; }  // NaN without values
-
- private:
-  double sum_ = 0;
-  double count_ = 0;
+  double value() const { return sum / count; }  // NaN without values
 };
 
 PhaseEntry MakeEntry(const Cell& cell, Method method, int num_seeds, const RunStore& store) {
@@ -53,13 +49,13 @@ double MeanOf(Watched watched, std::span<const TraceRow> trace) {
   return sum / static_cast<double>(trace.size());
 }
 
-KindEffect MakeEffect(const KindCell& kind, const Cell& no_gap, Method method, int num_seeds,
+KindEffect MakeEffect(const Cell& cell, const Cell& no_gap, Method method, int num_seeds,
                       const RunStore& store) {
-  KindEffect effect{.kind = kind, .method = method, .worst = 1};
+  KindEffect effect{.cell = cell, .method = method, .worst = 1};
   std::vector<double> scores, losses, mean_losses;
   for (int seed = 1; seed <= num_seeds; ++seed) {
     const auto number = static_cast<uint64_t>(seed);
-    const RunResult* run = store.Find({kind.cell, method, number});
+    const RunResult* run = store.Find({cell, method, number});
     const RunResult* partner = store.Find({no_gap, method, number});
     if (run == nullptr || partner == nullptr) continue;
     scores.push_back(run->score);
@@ -98,11 +94,11 @@ std::vector<PhaseEntry> MakePhaseTable(std::span<const Cell> cells, std::span<co
   return table;
 }
 
-std::vector<KindEffect> MakeKindEffects(std::span<const KindCell> kinds, const Cell& no_gap,
+std::vector<KindEffect> MakeKindEffects(std::span<const Cell> kinds, const Cell& no_gap,
                                         std::span<const Method> methods, int num_seeds,
                                         const RunStore& store) {
   std::vector<KindEffect> effects;
-  for (const KindCell& kind : kinds) {
+  for (const Cell& kind : kinds) {
     for (const Method method : methods) {
       KindEffect effect = MakeEffect(kind, no_gap, method, num_seeds, store);
       if (effect.num_seeds > 0) effects.push_back(std::move(effect));

@@ -31,7 +31,7 @@ std::vector<PhaseEntry> MakePhaseTable(std::span<const Cell> cells, std::span<co
                                        int num_seeds, const RunStore& store);
 
 struct KindEffect {
-  KindCell kind;
+  Cell cell;
   Method method;
   int num_seeds = 0;
   SeedInterval score;            // at the end
@@ -45,7 +45,7 @@ struct KindEffect {
 };
 
 // Uses the runs with seeds 1 .. num_seeds for which the store also has the run without a gap.
-std::vector<KindEffect> MakeKindEffects(std::span<const KindCell> kinds, const Cell& no_gap,
+std::vector<KindEffect> MakeKindEffects(std::span<const Cell> kinds, const Cell& no_gap,
                                         std::span<const Method> methods, int num_seeds,
                                         const RunStore& store);
 

@@ -19,13 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A copy with aligned elements, because tensors may have any offset in the file.
-std::vector<float> Floats(const HostTensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.spec.num_elements()));
-  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-  return values;
-}
-
 // A tensor of a model has a float dtype, which can always be cast to fp32.
 HostTensor Widen(const HostTensor& tensor) { return CastNearest(tensor, DType::kF32).value(); }
 
@@ -44,9 +37,9 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Masters(int64_t version)
   const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
   const bool carried = known != nullptr && !known->masters.empty();
   if (!carried && fallback_.empty()) {
-    return absl::NotFoundError(absl::StrCat(
+    return NotFound(
         path_, " does not carry the weights of version ", version,
-        ": capture with trainer.capture.weights, or name a model directory with --weights"));
+        ": capture with trainer.capture.weights, or name a model directory with --weights");
   }
   std::vector<HostTensor> tensors;
   if (!carried && fs::is_directory(fallback_)) {
@@ -57,9 +50,8 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Masters(int64_t version)
     tensors = std::move(read.tensors);
     const std::string digest = CombinedDigest(DigestTensors(tensors));
     if (carried && digest != known->masters_digest) {
-      return absl::DataLossError(absl::StrCat(file, " has digest ", digest, ", the capture names ",
-                                              known->masters_digest, " as version ", version,
-                                              ": the file was changed"));
+      return DataLoss(file, " has digest ", digest, ", the capture names ", known->masters_digest,
+                      " as version ", version, ": the file was changed");
     }
   }
   TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(config_, std::move(tensors)));
@@ -71,7 +63,7 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Cast(int64_t version,
   TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> masters, Masters(version));
   std::vector<HostTensor> cast;
   for (const HostTensor& master : masters) {
-    const std::vector<float> values = Floats(master);
+    const std::vector<float> values = FloatsOf(master);
     auto bits = std::make_shared<std::vector<uint16_t>>(values.size());
     trainer::CastToBf16(master.spec.name, /*first=*/0, values.data(), master.spec.num_elements(),
                         rounding, bits->data());
@@ -111,8 +103,7 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Bf16TrainerValues(int64_
 absl::Status CaptureWeights::CheckServed(int64_t version, DType dtype) const {
   const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
   if (known == nullptr || known->served.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("nothing proves which weights servers ran as version ", version));
+    return FailedPrecondition("nothing proves which weights servers ran as version ", version);
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> served, Served(version, dtype));
   const DigestMap digests = DigestTensors(served);
@@ -123,11 +114,17 @@ absl::Status CaptureWeights::CheckServed(int64_t version, DType dtype) const {
   }
   if (differ.empty()) return absl::OkStatus();
   const size_t shown = std::min<size_t>(differ.size(), 3);
-  return absl::FailedPreconditionError(absl::StrCat(
+  return FailedPrecondition(
       "servers ran other weights as version ", version, " than the trainer's: ", differ.size(),
       " of ", digests.size(), " tensors differ (",
       absl::StrJoin(differ.begin(), differ.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
-      differ.size() > shown ? ", ..." : "", ")"));
+      differ.size() > shown ? ", ..." : "", ")");
+}
+
+std::vector<float> FloatsOf(const HostTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.spec.num_elements()));
+  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  return values;
 }
 
 std::vector<HostTensor> WidenToFp32(const std::vector<HostTensor>& tensors) {

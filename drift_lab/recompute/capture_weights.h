@@ -57,6 +57,10 @@ class CaptureWeights {
   const std::string path_, fallback_;
 };
 
+// The values of an fp32 tensor: a copy with aligned elements, because tensors may have any offset
+// in the file.
+std::vector<float> FloatsOf(const HostTensor& tensor);
+
 // The values of `tensors`, of a float dtype, as fp32 tensors, for an fp32 forward pass.
 std::vector<HostTensor> WidenToFp32(const std::vector<HostTensor>& tensors);
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <utility>
@@ -71,6 +72,25 @@ TrainerForwardOptions RecordedTrainer(const Capture& capture, int64_t row_tokens
                                                                            : Numerics::kFast,
           .rounding = dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest,
           .row_tokens = row_tokens};
+}
+
+int64_t PackedRowTokens(const Capture& capture) {
+  const int64_t recorded = capture.manifest.trainer.row_tokens;
+  return recorded > 0 ? recorded : 2048;
+}
+
+double MaxAbsDifference(const std::vector<float>& a, const std::vector<float>& b,
+                        int64_t* num_tokens) {
+  double largest = 0;
+  int64_t count = 0;
+  for (size_t t = 0; t < a.size(); ++t) {
+    const double difference = std::abs(static_cast<double>(a[t]) - static_cast<double>(b[t]));
+    if (!std::isfinite(difference)) continue;
+    ++count;
+    largest = std::max(largest, difference);
+  }
+  if (num_tokens != nullptr) *num_tokens = count;
+  return largest;
 }
 
 struct TrainerForward::Impl {

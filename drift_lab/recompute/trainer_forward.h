@@ -31,6 +31,8 @@ struct TrainerForwardOptions {
 
 // The options with which the trainer of `capture` computed its proximal log-probs.
 TrainerForwardOptions RecordedTrainer(const offpolicy::Capture& capture, int64_t row_tokens);
+// The most tokens of a row of that trainer.
+int64_t PackedRowTokens(const offpolicy::Capture& capture);
 
 // How a score differs from a proximal pass.
 struct ScoreWay {
@@ -40,6 +42,11 @@ struct ScoreWay {
 struct TrainerScores {
   std::vector<float> logprobs, entropies;  // [T]; NaN where not scored
 };
+
+// The largest distance of two sets of scores, over the tokens where both are finite; `num_tokens`
+// gets their number.
+double MaxAbsDifference(const std::vector<float>& a, const std::vector<float>& b,
+                        int64_t* num_tokens = nullptr);
 
 // Called after every row with the number of tokens scored so far.
 using ScoreProgress = absl::FunctionRef<void(int64_t tokens)>;

@@ -49,9 +49,8 @@ size_t PlacesBeyond(size_t count, double rate) {
 
 absl::Status CheckCount(const std::vector<double>& sorted, double rate, const char* of) {
   if (PlacesBeyond(sorted.size(), rate) > 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the baseline has ", sorted.size(), " ", of,
-                                                    ", and a rate of ", rate, " on one side takes ",
-                                                    std::ceil(1 / rate - 1e-9) - 1));
+  return FailedPrecondition("the baseline has ", sorted.size(), " ", of, ", and a rate of ", rate,
+                            " on one side takes ", std::ceil(1 / rate - 1e-9) - 1);
 }
 
 double Upper(const std::vector<double>& sorted, double rate) {

@@ -37,7 +37,7 @@ bool HasProximal(const Capture& capture) {
 absl::Status CheckBaseline(const std::string& path, const Capture& baseline,
                            const ModelConfig& config) {
   const auto refuse = [&](const std::string& why) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a baseline: ", why));
+    return InvalidArgument(path, " is not a baseline: ", why);
   };
   if (!baseline.manifest.injected.empty()) {
     return refuse(absl::StrCat("faults were injected (", baseline.manifest.injected.front(), ")"));
@@ -141,25 +141,16 @@ std::vector<GradientRequest> PlanGradients(const Capture& capture,
   return requests;
 }
 
-double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  double largest = 0;
-  for (size_t t = 0; t < a.size(); ++t) {
-    const double difference = std::abs(static_cast<double>(a[t]) - static_cast<double>(b[t]));
-    if (std::isfinite(difference)) largest = std::max(largest, difference);
-  }
-  return largest;
-}
-
 absl::Status Measure(const std::vector<ReplayVariant>& variants, uint64_t seed,
                      TrainerForward& forward, const PassProgress& progress, Replay& replay) {
   const ReplayBatch batch = BatchOf(replay.capture);
   TANDEM_ASSIGN_OR_RETURN(std::vector<VariantResult> results, EvaluateAll(batch, variants));
   const std::vector<GradientRequest> requests = PlanGradients(replay.capture, results);
   if (requests.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(replay.path,
-                     " has no trained token with an advantage other than 0: no correction makes an "
-                     "update of it. Capture a step in which rewards of a group differ"));
+    return InvalidArgument(
+        replay.path,
+        " has no trained token with an advantage other than 0: no correction makes an "
+        "update of it. Capture a step in which rewards of a group differ");
   }
   const auto count = static_cast<double>(requests.size());
   const std::string what = absl::StrCat("gradients, ", requests.size(), " backward passes");
@@ -172,8 +163,7 @@ absl::Status Measure(const std::vector<ReplayVariant>& variants, uint64_t seed,
   replay.num_parameters = gram.num_parameters;
   replay.num_backward_passes = gram.size;
   replay.relative_error = gram.relative_error;
-  replay.max_rescore_difference =
-      LargestDifference(gram.logprobs, replay.capture.proximal_logprobs);
+  replay.max_rescore_difference = MaxAbsDifference(gram.logprobs, replay.capture.proximal_logprobs);
   std::vector<int64_t> completions;
   for (const GradientRequest& request : requests) completions.push_back(request.completion);
   progress("intervals", 1);
@@ -195,10 +185,10 @@ absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const PassProgres
   TANDEM_ASSIGN_OR_RETURN(replay.findings, CheckConsistency(capture, config, model, weights));
   if (!replay.findings.empty()) return replay;
   if (!HasProximal(capture)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.capture,
-                     " was never in a trainer: it has neither advantages nor proximal log-probs. "
-                     "Capture a step of a run (trainer.capture.every)"));
+    return InvalidArgument(
+        options.capture,
+        " was never in a trainer: it has neither advantages nor proximal log-probs. "
+        "Capture a step of a run (trainer.capture.every)");
   }
 
   TANDEM_ASSIGN_OR_RETURN(const std::vector<Capture> baselines,

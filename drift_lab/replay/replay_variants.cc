@@ -75,16 +75,16 @@ absl::StatusOr<ReplayVariant> MakeVariant(const NamedMethod& method, std::string
   if (!threshold.empty()) {
     const ThresholdList* const list = FindList(method.name);
     if (list == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "method ", std::string(method.name), " has no threshold, and ", std::string(threshold),
-          " was given: leave the method or the threshold out"));
+      return InvalidArgument("method ", std::string(method.name), " has no threshold, and ",
+                             std::string(threshold),
+                             " was given: leave the method or the threshold out");
     }
     const std::vector<std::string> names = absl::StrSplit(std::string(list->settings), ':');
     const std::vector<std::string> values = absl::StrSplit(std::string(threshold), ':');
     if (names.size() != values.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "threshold '", std::string(threshold), "' of method ", std::string(method.name), " has ",
-          values.size(), " values; it is ", std::string(list->settings)));
+      return InvalidArgument("threshold '", std::string(threshold), "' of method ",
+                             std::string(method.name), " has ", values.size(), " values; it is ",
+                             std::string(list->settings));
     }
     for (size_t i = 0; i < names.size(); ++i) {
       absl::StrAppend(&settings, " ", names[i], "=", values[i]);
@@ -93,9 +93,8 @@ absl::StatusOr<ReplayVariant> MakeVariant(const NamedMethod& method, std::string
   ReplayVariant variant{std::string(method.name), std::string(threshold)};
   auto options = offpolicy::ParseMethod(settings);
   if (!options.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("threshold '", std::string(threshold),
-                                                   "' of method ", std::string(method.name), ": ",
-                                                   std::string(options.status().message())));
+    return InvalidArgument("threshold '", std::string(threshold), "' of method ",
+                           std::string(method.name), ": ", std::string(options.status().message()));
   }
   variant.options = *options;
   return variant;

@@ -46,9 +46,9 @@ absl::StatusOr<bool> IsBypass(const std::string& path) {
     const YAML::Node mode = trainer["correction"] ? trainer["correction"]["mode"] : YAML::Node();
     return mode && mode.IsScalar() && mode.Scalar() == "bypass";
   } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what(),
-                                                   "; it is the run's resolved configuration: "
-                                                   "put it back, or name the capture alone"));
+    return InvalidArgument(path, ": ", error.what(),
+                           "; it is the run's resolved configuration: "
+                           "put it back, or name the capture alone");
   }
 }
 
@@ -110,18 +110,18 @@ absl::StatusOr<WhyTarget> FindCapture(const std::string& path) {
     return WhyTarget{directory.string(), IsRun(run) ? run.string() : ""};
   }
   if (!IsRun(directory)) {
-    return absl::NotFoundError(absl::StrCat(path,
-                                            ": neither a run directory (metrics.jsonl, run.json) "
-                                            "nor a capture (manifest.json); name runs/NAME or "
-                                            "runs/NAME/captures/step_N"));
+    return NotFound(path,
+                    ": neither a run directory (metrics.jsonl, run.json) "
+                    "nor a capture (manifest.json); name runs/NAME or "
+                    "runs/NAME/captures/step_N");
   }
   const int64_t newest = NewestCapture(directory);
   if (newest < 0) {
-    return absl::NotFoundError(absl::StrCat(path,
-                                            ": the run has no captures, and without tokens there "
-                                            "is nothing to score again. Run or resume it with "
-                                            "--set trainer.capture.every=1, or take one from a "
-                                            "server that is up: tandem drift capture"));
+    return NotFound(path,
+                    ": the run has no captures, and without tokens there "
+                    "is nothing to score again. Run or resume it with "
+                    "--set trainer.capture.every=1, or take one from a "
+                    "server that is up: tandem drift capture");
   }
   return WhyTarget{(directory / "captures" / absl::StrCat("step_", newest)).string(),
                    directory.string()};

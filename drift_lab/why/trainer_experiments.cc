@@ -23,19 +23,6 @@ constexpr int kTemperatureSteps = 8;
 constexpr double kMostPasses = 2 + 1 + kTemperatureSteps + 3;
 constexpr double kLeastTried = 0.1, kLargestTried = 10;
 
-double MaxAbsDifference(const std::vector<float>& a, const std::vector<float>& b,
-                        int64_t& num_tokens) {
-  double largest = 0;
-  num_tokens = 0;
-  for (size_t t = 0; t < a.size(); ++t) {
-    const double difference = std::abs(static_cast<double>(a[t]) - static_cast<double>(b[t]));
-    if (!std::isfinite(difference)) continue;
-    ++num_tokens;
-    largest = std::max(largest, difference);
-  }
-  return largest;
-}
-
 // The Gauss-Newton step of log(1/T): d log p / d log(1/T) = log p + H.
 double StepOfTemperature(const std::vector<float>& record, const TrainerScores& scores) {
   std::vector<double> slope(record.size()), residual(record.size());
@@ -55,8 +42,40 @@ class TrainerAgain {
         forward_(forward),
         progress_(progress) {}
 
-  absl::StatusOr<TrainerTwice> Twice();
-  absl::StatusOr<TrainerTemperature> Temperature();
+  absl::StatusOr<TrainerTwice> Twice() {
+    const std::vector<float>& first = attribution_.ablation.trainer_now;
+    TrainerTwice twice;
+    TANDEM_ASSIGN_OR_RETURN(const TrainerScores again, Score("trainer, once more", {}));
+    twice.again_max_abs = MaxAbsDifference(first, again.logprobs, &twice.num_tokens);
+    TANDEM_ASSIGN_OR_RETURN(const TrainerScores update,
+                            Score("trainer, as an update", {.as_update = true}));
+    twice.update_max_abs = MaxAbsDifference(first, update.logprobs, &twice.num_tokens);
+    return twice;
+  }
+
+  absl::StatusOr<TrainerTemperature> Temperature() {
+    const std::vector<float>& record = attribution_.ablation.proximal;
+    const double claimed = capture_.manifest.sampling.temperature;
+    TrainerTemperature fit{
+        .recorded = attribution_.ablation.proximal_recorded, .claimed = claimed, .fitted = claimed};
+    fit.before = fit.after = FitOf(record, attribution_.ablation.trainer_now);
+    if (!fit.recorded || fit.before.exact()) return fit;
+    ++fit.num_passes;
+    TANDEM_ASSIGN_OR_RETURN(TrainerScores scores, Score("trainer, at other temperatures", {}));
+    for (int i = 0; i < kTemperatureSteps && !fit.after.exact(); ++i) {
+      const double next = std::clamp(fit.fitted * std::exp(-StepOfTemperature(record, scores)),
+                                     kLeastTried, kLargestTried);
+      TANDEM_ASSIGN_OR_RETURN(const bool better, Try(next, fit, scores));
+      if (!better) break;
+    }
+    // The two usual mistakes (no temperature, or applied twice), and the nearest round number.
+    for (const double usual : {1.0, claimed * claimed, std::round(fit.fitted * 1e4) / 1e4}) {
+      if (fit.fitted == claimed || usual == fit.fitted || std::abs(usual / fit.fitted - 1) > 1e-3)
+        continue;
+      TANDEM_RETURN_IF_ERROR(Try(usual, fit, scores).status());
+    }
+    return fit;
+  }
 
  private:
   absl::StatusOr<TrainerScores> Score(const std::string& what, const ScoreWay& way) {
@@ -69,7 +88,17 @@ class TrainerAgain {
     });
   }
   // Takes `temperature` if it leaves less of the record than the fit so far.
-  absl::StatusOr<bool> Try(double temperature, TrainerTemperature& fit, TrainerScores& scores);
+  absl::StatusOr<bool> Try(double temperature, TrainerTemperature& fit, TrainerScores& scores) {
+    ++fit.num_passes;
+    TANDEM_ASSIGN_OR_RETURN(TrainerScores tried,
+                            Score("trainer, at other temperatures", {.temperature = temperature}));
+    const Fit after = FitOf(attribution_.ablation.proximal, tried.logprobs);
+    if (after.mean_abs >= fit.after.mean_abs) return false;
+    fit.fitted = temperature;
+    fit.after = after;
+    scores = std::move(tried);
+    return true;
+  }
 
   const Attribution& attribution_;
   const Capture& capture_;
@@ -77,54 +106,6 @@ class TrainerAgain {
   const PassProgress& progress_;
   int num_passes_ = 0;
 };
-
-absl::StatusOr<TrainerTwice> TrainerAgain::Twice() {
-  const std::vector<float>& first = attribution_.ablation.trainer_now;
-  TrainerTwice twice;
-  TANDEM_ASSIGN_OR_RETURN(const TrainerScores again, Score("trainer, once more", {}));
-  twice.again_max_abs = MaxAbsDifference(first, again.logprobs, twice.num_tokens);
-  TANDEM_ASSIGN_OR_RETURN(const TrainerScores update,
-                          Score("trainer, as an update", {.as_update = true}));
-  twice.update_max_abs = MaxAbsDifference(first, update.logprobs, twice.num_tokens);
-  return twice;
-}
-
-absl::StatusOr<bool> TrainerAgain::Try(double temperature, TrainerTemperature& fit,
-                                       TrainerScores& scores) {
-  ++fit.num_passes;
-  TANDEM_ASSIGN_OR_RETURN(TrainerScores tried,
-                          Score("trainer, at other temperatures", {.temperature = temperature}));
-  const Fit after = FitOf(attribution_.ablation.proximal, tried.logprobs);
-  if (after.mean_abs >= fit.after.mean_abs) return false;
-  fit.fitted = temperature;
-  fit.after = after;
-  scores = std::move(tried);
-  return true;
-}
-
-absl::StatusOr<TrainerTemperature> TrainerAgain::Temperature() {
-  const std::vector<float>& record = attribution_.ablation.proximal;
-  const double claimed = capture_.manifest.sampling.temperature;
-  TrainerTemperature fit{
-      .recorded = attribution_.ablation.proximal_recorded, .claimed = claimed, .fitted = claimed};
-  fit.before = fit.after = FitOf(record, attribution_.ablation.trainer_now);
-  if (!fit.recorded || fit.before.exact()) return fit;
-  ++fit.num_passes;
-  TANDEM_ASSIGN_OR_RETURN(TrainerScores scores, Score("trainer, at other temperatures", {}));
-  for (int i = 0; i < kTemperatureSteps && !fit.after.exact(); ++i) {
-    const double next = std::clamp(fit.fitted * std::exp(-StepOfTemperature(record, scores)),
-                                   kLeastTried, kLargestTried);
-    TANDEM_ASSIGN_OR_RETURN(const bool better, Try(next, fit, scores));
-    if (!better) break;
-  }
-  // The two usual mistakes (no temperature, or applied twice), and the nearest round number.
-  for (const double usual : {1.0, claimed * claimed, std::round(fit.fitted * 1e4) / 1e4}) {
-    if (fit.fitted == claimed || usual == fit.fitted || std::abs(usual / fit.fitted - 1) > 1e-3)
-      continue;
-    TANDEM_RETURN_IF_ERROR(Try(usual, fit, scores).status());
-  }
-  return fit;
-}
 
 }  // namespace
 
@@ -148,9 +129,7 @@ absl::StatusOr<TrainerExperiments> RunTrainerExperiments(const Attribution& attr
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
   const CaptureWeights weights(&capture, config, options.capture, options.weights);
   TANDEM_ASSIGN_OR_RETURN(const auto masters, weights.Masters(capture.manifest.proximal_version));
-  const int64_t row_tokens = capture.manifest.trainer.row_tokens;
-  TrainerForwardOptions forward_options =
-      RecordedTrainer(capture, row_tokens > 0 ? row_tokens : AblationOptions().row_tokens);
+  TrainerForwardOptions forward_options = RecordedTrainer(capture, PackedRowTokens(capture));
   forward_options.trainable = true;
   TANDEM_ASSIGN_OR_RETURN(const auto forward,
                           TrainerForward::Create(config, masters, forward_options));

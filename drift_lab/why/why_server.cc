@@ -24,7 +24,7 @@ const PartShare* ShareOf(const Attribution& a, Part part) {
 }
 
 const NamedCause* NamedAs(const Attribution& a, Part part) {
-  const auto found = std::ranges::find(a.verdict.named, PartName(part), &NamedCause::cause);
+  const auto found = std::ranges::find(a.verdict.named, part, &NamedCause::part);
   return found == a.verdict.named.end() ? nullptr : &*found;
 }
 

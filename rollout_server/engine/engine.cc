@@ -4,11 +4,9 @@
 #include <new>
 #include <optional>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
@@ -32,30 +30,15 @@
 namespace tandem::rollout {
 namespace {
 
-int NumThreads(const EngineOptions& options) {
-  if (options.num_threads > 0) return static_cast<int>(options.num_threads);
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
-
-int64_t NumBlocks(const EngineOptions& options) {
-  return options.kv_capacity_tokens / KvBlockPool::kBlockTokens;
-}
-
 absl::StatusOr<std::unique_ptr<TokenRunner>> MakeRunner(const ModelConfig& config,
                                                         const EngineOptions& options) {
-  if (options.device == Device::kCuda) {
-    return MakeCudaRunner(config, {.dtype = options.dtype,
-                                   .num_blocks = NumBlocks(options),
-                                   .invariant = options.numerics != Numerics::kFast,
-                                   .graphs = options.cuda_graphs});
-  }
+  if (options.device == Device::kCuda) return MakeCudaRunner(config, options);
   try {
-    return std::make_unique<ModelRunner>(config, options.dtype, NumBlocks(options),
-                                         NumThreads(options), ActiveInstructionSet());
+    return std::make_unique<ModelRunner>(config, options.dtype, options.num_blocks(),
+                                         options.compute_threads(), ActiveInstructionSet());
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for a KV cache of ",
-                                                     options.kv_capacity_tokens,
-                                                     " tokens: lower engine.kv_capacity_tokens"));
+    return ResourceExhausted("no memory for a KV cache of ", options.kv_capacity_tokens,
+                             " tokens: lower engine.kv_capacity_tokens");
   }
 }
 
@@ -75,44 +58,294 @@ class PagedEngine final : public Engine {
         options_(options),
         runner_(std::move(runner)),
         faults_(FaultHooks::Make(options.faults, config(), initial_tensors())),
-        scheduler_({NumBlocks(options), options.max_batch_sequences,
+        scheduler_({options.num_blocks(), options.max_batch_sequences,
                     std::max(options.max_step_tokens, options.max_batch_sequences),
                     options.prefix_cache && (!faults_ || faults_->allows_prefix_cache())}) {}
 
   // Serves initial_tensors(). What memory must hold later is allocated here: the place of the next
   // weights, and the arrays of the largest step. A server that cannot take a push fails at its
   // start and not in a run.
-  absl::Status Load();
+  absl::Status Load() {
+    TANDEM_ASSIGN_OR_RETURN(weights_, runner_->Pack(initial_tensors(), nullptr));
+    if (options_.reserve_for_push) {
+      MutexLock lock(&spare_mu_);
+      TANDEM_ASSIGN_OR_RETURN(spare_, runner_->Pack(initial_tensors(), nullptr));
+    }
+    return runner_->Rehearse(*weights_,
+                             std::max(options_.max_step_tokens, options_.max_batch_sequences),
+                             options_.max_batch_sequences);
+  }
 
-  absl::Status Validate(const GroupRequest& request) const override;
-  absl::Status Add(GroupRequest request) override;
+  absl::Status Validate(const GroupRequest& request) const override {
+    TANDEM_RETURN_IF_ERROR(ValidateSampling(request.sampling));
+    const int64_t prompt = static_cast<int64_t>(request.prompt.size());
+    if (prompt == 0) return InvalidArgument("prompt_token_ids is empty");
+    if (request.num_completions < 1 || request.num_completions > options_.max_batch_sequences) {
+      return InvalidArgument("num_completions is ", request.num_completions,
+                             ", want 1 to max_batch_sequences = ", options_.max_batch_sequences);
+    }
+    const auto check_ids = [&](const std::vector<int32_t>& ids, const char* what) {
+      for (size_t i = 0; i < ids.size(); ++i) {
+        if (ids[i] >= 0 && ids[i] < config().vocab_size) continue;
+        return InvalidArgument(what, "[", i, "] is ", ids[i], ", want 0 to ",
+                               config().vocab_size - 1);
+      }
+      return absl::OkStatus();
+    };
+    TANDEM_RETURN_IF_ERROR(check_ids(request.prompt, "prompt_token_ids"));
+    TANDEM_RETURN_IF_ERROR(check_ids(request.sampling.stop_token_ids, "sampling.stop_token_ids"));
+    TANDEM_RETURN_IF_ERROR(
+        CheckSomethingIsLeft(request.sampling, config().eos_token_ids, config().vocab_size));
+    const int64_t total = prompt + request.sampling.max_new_tokens;
+    if (total > config().max_position_embeddings) {
+      return InvalidArgument(
+          "prompt of ", prompt, " tokens + max_new_tokens ", request.sampling.max_new_tokens, " = ",
+          total, " is over the context of ", config().max_position_embeddings, " tokens");
+    }
+    const int64_t blocks = Scheduler::WorstCaseBlocks(request);
+    if (blocks > scheduler_.blocks().num_blocks()) {
+      return InvalidArgument("the group may need ", blocks * KvBlockPool::kBlockTokens,
+                             " tokens of KV cache, the server has ",
+                             scheduler_.blocks().num_blocks() * KvBlockPool::kBlockTokens,
+                             " (engine.kv_capacity_tokens)");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Add(GroupRequest request) override {
+    TANDEM_RETURN_IF_ERROR(Validate(request));
+    scheduler_.Add(std::move(request));
+    return absl::OkStatus();
+  }
+
   void PutLast(GroupKey key) override { scheduler_.PutLast(key); }
   bool Abort(GroupKey key) override { return scheduler_.Abort(key); }
-  std::vector<EngineEvent> StopEarly(GroupKey key) override;
+
+  std::vector<EngineEvent> StopEarly(GroupKey key) override {
+    std::vector<EngineEvent> events;
+    const RunningGroup* group = scheduler_.FindRunning(key);
+    if (group == nullptr) return events;
+    std::vector<Sequence*> unfinished;
+    for (const auto& s : group->sequences) {
+      if (s->finished) continue;
+      if (s->completion.token_ids.empty()) return events;
+      unfinished.push_back(s.get());
+    }
+    for (Sequence* s : unfinished) {
+      const absl::Status emitted = Emit(s, FinishReason::kStoppedEarly, events);
+      if (emitted.ok()) continue;
+      FailedGroups failed;
+      failed.Add(*s, GroupFailure::kText, emitted);
+      EndFailed(failed, events);
+      return events;
+    }
+    std::get<GroupFinished>(events.back()).incomplete = true;
+    return events;
+  }
+
   bool HasWork() const override { return scheduler_.HasWork(); }
-  absl::StatusOr<std::vector<EngineEvent>> Step() override;
+
+  absl::StatusOr<std::vector<EngineEvent>> Step() override {
+    std::vector<EngineEvent> events;
+    const double begin = MonotonicSeconds();
+
+    const StepPlan plan = scheduler_.Plan();
+    for (RunningGroup* group : plan.admitted) {
+      GroupRequest& request = group->request;  // gets what all its samples share
+      group->stop_ids = StopIds(request.sampling, config().eos_token_ids, config().vocab_size);
+      request.charge.Add(group->stop_ids.num_bytes());
+      events.push_back(GroupStarted{request.key});
+    }
+
+    runner_->CopyBlocks(plan.copies);
+    const PlanInputs inputs = BuildInputs(plan);
+    std::vector<absl::StatusOr<SampledToken>> tokens(inputs.draws.size());
+    TANDEM_RETURN_IF_ERROR(
+        faults_ ? faults_->RunAndDraw(*runner_, *weights_, live_.num_installs, plan, inputs, tokens)
+                : runner_->RunAndDraw(*weights_, inputs, tokens));
+    FailedGroups failed;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i].ok()) continue;
+      TANDEM_RETURN_IF_ERROR(failed.AddUndrawn(*inputs.sequences[i], tokens[i].status()));
+    }
+    scheduler_.Computed(plan);
+    for (const Work& work : plan.work) {
+      if (work.sequence != nullptr) continue;
+      counted_.num_prompt_tokens_computed += work.end - work.begin;
+      if (work.draws && !failed.Has(work.group)) StartMembers(*work.group, events);
+    }
+    const double drawn = MonotonicSeconds();
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      Sequence* sequence = inputs.sequences[i];
+      if (failed.Has(sequence->group)) continue;
+      AppendToken(*sequence, *std::move(tokens[i]), live_.version,
+                  static_cast<int32_t>(tokens.size()), drawn);
+      ++counted_.num_tokens_sampled;
+      const absl::Status emitted = EmitIfEnded(sequence, events);
+      if (!emitted.ok()) failed.Add(*sequence, GroupFailure::kText, emitted);
+    }
+    EndFailed(failed, events);
+    ++counted_.num_steps;
+    counted_.step_bytes += runner_->account().bytes;
+    counted_.step_flops += runner_->account().flops;
+    const double seconds = MonotonicSeconds() - begin;
+    counted_.step_seconds += seconds;
+    for (EngineEvent& event : events) {
+      if (auto* started = std::get_if<GroupStarted>(&event)) started->seconds_ago = seconds;
+    }
+    return events;
+  }
+
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
-      std::vector<HostTensor> tensors) const override;
-  std::optional<Device> arrival_memory() const override;
-  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const override;
+      std::vector<HostTensor> tensors) const override {
+    TANDEM_ASSIGN_OR_RETURN(auto packed, runner_->Pack(tensors, TakeSpare()));
+    return faults_ ? faults_->Stage(std::move(packed), tensors) : std::move(packed);
+  }
+
+  std::optional<Device> arrival_memory() const override {
+    if (faults_ && faults_->on_weights()) return std::nullopt;
+    return runner_->arrival_memory();
+  }
+
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const override {
+    return runner_->Arrive(TakeSpare(), [this](std::unique_ptr<StagedWeights> left) {
+      MutexLock lock(&spare_mu_);
+      if (!spare_) spare_ = std::move(left);
+    });
+  }
+
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights> staged,
-                                WeightVersion version) override;
+                                WeightVersion version) override {
+    if (faults_) staged = faults_->Install(std::move(staged));
+    TANDEM_CHECK(runner_->Packed(staged.get()));
+    std::unique_ptr<StagedWeights> served = std::exchange(weights_, std::move(staged));
+    live_ = {version, live_.num_installs + 1};
+    {
+      MutexLock lock(&spare_mu_);
+      std::swap(spare_, served);
+    }
+    std::vector<GroupKey> ended;
+    if (in_flight() == InFlight::kAbort) {
+      for (const auto& group : scheduler_.running()) ended.push_back(group->request.key);
+      for (const GroupKey key : ended) scheduler_.Abort(key);
+    }
+    TANDEM_CHECK(in_flight() != InFlight::kDrain || scheduler_.num_running() == 0);
+    scheduler_.OnInstall(/*recompute=*/in_flight() == InFlight::kRecompute);
+    return ended;
+  }
+
   void HoldAdmissions(bool hold) override { scheduler_.HoldAdmissions(hold); }
   InFlight in_flight() const override { return options_.in_flight; }
+
   absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
-                                                       const ScoreOptions& options) override;
+                                                       const ScoreOptions& options) override {
+    TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
+    TANDEM_RETURN_IF_ERROR(CheckSequences(sequences, config(), *runner_));
+    ScoreContext context = {
+        runner_.get(),           weights_.get(), &live_, &scheduler_, options_.max_batch_sequences,
+        options_.max_step_tokens};
+    ScoreOptions how = options;
+    if (options.as_served) {
+      how.arithmetic = faults_ ? faults_->arithmetic() : ForwardArithmetic{};
+      if (faults_) context.weights = &faults_->Served(*weights_);
+    }
+    return MakeScoreRun(context, std::move(sequences), how);
+  }
+
   WeightVersion live_version() const override { return live_.version; }
-  EngineStats Stats() const override;
+
+  EngineStats Stats() const override {
+    const Scheduler& s = scheduler_;
+    EngineStats stats = counted_;
+    stats.num_groups_waiting = s.num_waiting();
+    stats.num_groups_running = s.num_running();
+    stats.kv_used_tokens = s.blocks().num_held() * KvBlockPool::kBlockTokens;
+    stats.kv_capacity_tokens = s.blocks().num_blocks() * KvBlockPool::kBlockTokens;
+    stats.num_preemptions = s.stats().num_preemptions;
+    stats.num_prefix_hits = s.stats().num_prefix_hits;
+    stats.num_prefix_misses = s.stats().num_prefix_misses;
+    stats.num_prefix_evictions = s.blocks().num_evictions();
+    return stats;
+  }
+
   absl::StatusOr<MachineLimits> MeasureLimits() override { return runner_->MeasureLimits(); }
 
  private:
-  std::unique_ptr<StagedWeights> TakeSpare() const ABSL_LOCKS_EXCLUDED(spare_mu_);
-  void OnAdmitted(RunningGroup& group) const;
-  absl::StatusOr<std::optional<FinishReason>> FinishReasonOf(Sequence& sequence) const;
-  void StartMembers(RunningGroup& group, std::vector<EngineEvent>& events) const;
-  absl::Status Emit(Sequence* sequence, FinishReason reason, std::vector<EngineEvent>& events);
-  absl::Status EmitIfEnded(Sequence* sequence, std::vector<EngineEvent>& events);
-  void EndFailed(const FailedGroups& failed, std::vector<EngineEvent>& events);
+  std::unique_ptr<StagedWeights> TakeSpare() const ABSL_LOCKS_EXCLUDED(spare_mu_) {
+    MutexLock lock(&spare_mu_);
+    return std::move(spare_);
+  }
+
+  // Why the sequence ends with its last token; none when it goes on. Sets `text` for a stop string.
+  absl::StatusOr<std::optional<FinishReason>> FinishReasonOf(Sequence& sequence) const {
+    FinishedCompletion& completion = sequence.completion;
+    const SamplingParams& sampling = sequence.group->request.sampling;
+    if (sequence.group->stop_ids.Has(completion.token_ids.back())) return FinishReason::kStop;
+    if (sequence.stop) {
+      TANDEM_ASSIGN_OR_RETURN(const std::optional<size_t> at,
+                              sequence.stop->Check(completion.token_ids));
+      if (at) {
+        TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(tokenizer(), completion.token_ids));
+        completion.text.resize(*at);
+        return FinishReason::kStopString;
+      }
+    }
+    if (static_cast<int32_t>(completion.token_ids.size()) >= sampling.max_new_tokens) {
+      return FinishReason::kLength;
+    }
+    return std::nullopt;
+  }
+
+  // The group's first tokens were sampled.
+  void StartMembers(RunningGroup& group, std::vector<EngineEvent>& events) const {
+    const std::vector<std::string>& stop_strings = group.request.sampling.stop_strings;
+    if (!stop_strings.empty()) {
+      const auto decode = [this](std::span<const int32_t> ids) {
+        return CompletionText(tokenizer(), ids);
+      };
+      for (const auto& sequence : group.sequences) {
+        sequence->stop = std::make_shared<StopMatcher>(decode, stop_strings);
+      }
+    }
+    events.push_back(GroupDecoding{group.request.key});
+  }
+
+  // Moves a finished completion to `events` and frees its blocks. After an error the sequence is as
+  // it was.
+  absl::Status Emit(Sequence* sequence, FinishReason reason, std::vector<EngineEvent>& events) {
+    FinishedCompletion& completion = sequence->completion;
+    completion.finish_reason = reason;
+    if (reason != FinishReason::kStopString) {
+      std::span<const int32_t> shown = completion.token_ids;
+      if (reason == FinishReason::kStop) shown = shown.first(shown.size() - 1);
+      TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(tokenizer(), shown));
+      if (sequence->stop) CutAtStopString(*sequence->stop, completion);
+    }
+    const GroupRequest& request = sequence->group->request;
+    if (faults_) {
+      TANDEM_RETURN_IF_ERROR(faults_->SpoilRecord(request.sampling.seed, tokenizer(), completion));
+    }
+    const GroupKey key = request.key;
+    const auto found = static_cast<int32_t>(sequence->group->num_prompt_tokens_found);
+    Scheduler::Finished finished = scheduler_.Finish(sequence);
+    events.push_back(CompletionFinished{key, std::move(finished.completion)});
+    if (finished.group_ended) events.push_back(GroupFinished{key, found});
+    return absl::OkStatus();
+  }
+
+  // Call after a token was added.
+  absl::Status EmitIfEnded(Sequence* sequence, std::vector<EngineEvent>& events) {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason, FinishReasonOf(*sequence));
+    return reason ? Emit(sequence, *reason, events) : absl::OkStatus();
+  }
+
+  void EndFailed(const FailedGroups& failed, std::vector<EngineEvent>& events) {
+    for (const GroupFailed& one : failed.events()) {
+      ++counted_.num_groups_failed[static_cast<size_t>(one.cause)];
+      scheduler_.Abort(one.key);
+      events.push_back(one);
+    }
+  }
 
   const EngineOptions options_;
   const std::unique_ptr<TokenRunner> runner_;
@@ -126,285 +359,6 @@ class PagedEngine final : public Engine {
   LiveWeights live_;
   EngineStats counted_;  // the counters that steps add to
 };
-
-absl::Status PagedEngine::Load() {
-  TANDEM_ASSIGN_OR_RETURN(weights_, runner_->Pack(initial_tensors(), nullptr));
-  if (options_.reserve_for_push) {
-    MutexLock lock(&spare_mu_);
-    TANDEM_ASSIGN_OR_RETURN(spare_, runner_->Pack(initial_tensors(), nullptr));
-  }
-  return runner_->Rehearse(*weights_,
-                           std::max(options_.max_step_tokens, options_.max_batch_sequences),
-                           options_.max_batch_sequences);
-}
-
-absl::Status PagedEngine::Validate(const GroupRequest& request) const {
-  TANDEM_RETURN_IF_ERROR(ValidateSampling(request.sampling));
-  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
-  if (prompt == 0) return absl::InvalidArgumentError("prompt_token_ids is empty");
-  if (request.num_completions < 1 || request.num_completions > options_.max_batch_sequences) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_completions is ", request.num_completions,
-                     ", want 1 to max_batch_sequences = ", options_.max_batch_sequences));
-  }
-  const auto check_ids = [&](const std::vector<int32_t>& ids, const char* what) {
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] >= 0 && ids[i] < config().vocab_size) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(what, "[", i, "] is ", ids[i], ", want 0 to ", config().vocab_size - 1));
-    }
-    return absl::OkStatus();
-  };
-  TANDEM_RETURN_IF_ERROR(check_ids(request.prompt, "prompt_token_ids"));
-  TANDEM_RETURN_IF_ERROR(check_ids(request.sampling.stop_token_ids, "sampling.stop_token_ids"));
-  TANDEM_RETURN_IF_ERROR(
-      CheckSomethingIsLeft(request.sampling, config().eos_token_ids, config().vocab_size));
-  const int64_t total = prompt + request.sampling.max_new_tokens;
-  if (total > config().max_position_embeddings) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "prompt of ", prompt, " tokens + max_new_tokens ", request.sampling.max_new_tokens, " = ",
-        total, " is over the context of ", config().max_position_embeddings, " tokens"));
-  }
-  const int64_t blocks = Scheduler::WorstCaseBlocks(request);
-  if (blocks > scheduler_.blocks().num_blocks()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the group may need ", blocks * KvBlockPool::kBlockTokens,
-                     " tokens of KV cache, the server has ",
-                     scheduler_.blocks().num_blocks() * KvBlockPool::kBlockTokens,
-                     " (engine.kv_capacity_tokens)"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status PagedEngine::Add(GroupRequest request) {
-  TANDEM_RETURN_IF_ERROR(Validate(request));
-  scheduler_.Add(std::move(request));
-  return absl::OkStatus();
-}
-
-std::vector<EngineEvent> PagedEngine::StopEarly(GroupKey key) {
-  std::vector<EngineEvent> events;
-  const RunningGroup* group = scheduler_.FindRunning(key);
-  if (group == nullptr) return events;
-  std::vector<Sequence*> unfinished;
-  for (const auto& s : group->sequences) {
-    if (s->finished) continue;
-    if (s->completion.token_ids.empty()) return events;
-    unfinished.push_back(s.get());
-  }
-  for (Sequence* s : unfinished) {
-    const absl::Status emitted = Emit(s, FinishReason::kStoppedEarly, events);
-    if (emitted.ok()) continue;
-    FailedGroups failed;
-    failed.Add(*s, GroupFailure::kText, emitted);
-    EndFailed(failed, events);
-    return events;
-  }
-  std::get<GroupFinished>(events.back()).incomplete = true;
-  return events;
-}
-
-// Makes what all samples of a group share.
-void PagedEngine::OnAdmitted(RunningGroup& group) const {
-  GroupRequest& request = group.request;
-  group.stop_ids = StopIds(request.sampling, config().eos_token_ids, config().vocab_size);
-  request.charge.Add(group.stop_ids.num_bytes());
-}
-
-// Why the sequence ends with its last token; none when it goes on. Sets `text` for a stop string.
-absl::StatusOr<std::optional<FinishReason>> PagedEngine::FinishReasonOf(Sequence& sequence) const {
-  FinishedCompletion& completion = sequence.completion;
-  const SamplingParams& sampling = sequence.group->request.sampling;
-  if (sequence.group->stop_ids.Has(completion.token_ids.back())) return FinishReason::kStop;
-  if (sequence.stop) {
-    TANDEM_ASSIGN_OR_RETURN(const std::optional<size_t> at,
-                            sequence.stop->Check(completion.token_ids));
-    if (at) {
-      TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(tokenizer(), completion.token_ids));
-      completion.text.resize(*at);
-      return FinishReason::kStopString;
-    }
-  }
-  if (static_cast<int32_t>(completion.token_ids.size()) >= sampling.max_new_tokens) {
-    return FinishReason::kLength;
-  }
-  return std::nullopt;
-}
-
-// The group's first tokens were sampled.
-void PagedEngine::StartMembers(RunningGroup& group, std::vector<EngineEvent>& events) const {
-  const std::vector<std::string>& stop_strings = group.request.sampling.stop_strings;
-  if (!stop_strings.empty()) {
-    const auto decode = [this](std::span<const int32_t> ids) {
-      return CompletionText(tokenizer(), ids);
-    };
-    for (const auto& sequence : group.sequences) {
-      sequence->stop = std::make_shared<StopMatcher>(decode, stop_strings);
-    }
-  }
-  events.push_back(GroupDecoding{group.request.key});
-}
-
-// Moves a finished completion to `events` and frees its blocks. After an error the sequence is as
-// it was.
-absl::Status PagedEngine::Emit(Sequence* sequence, FinishReason reason,
-                               std::vector<EngineEvent>& events) {
-  FinishedCompletion& completion = sequence->completion;
-  completion.finish_reason = reason;
-  if (reason != FinishReason::kStopString) {
-    std::span<const int32_t> shown = completion.token_ids;
-    if (reason == FinishReason::kStop) shown = shown.first(shown.size() - 1);
-    TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(tokenizer(), shown));
-    if (sequence->stop) CutAtStopString(*sequence->stop, completion);
-  }
-  const GroupRequest& request = sequence->group->request;
-  if (faults_) {
-    TANDEM_RETURN_IF_ERROR(faults_->SpoilRecord(request.sampling.seed, tokenizer(), completion));
-  }
-  const GroupKey key = request.key;
-  const auto found = static_cast<int32_t>(sequence->group->num_prompt_tokens_found);
-  Scheduler::Finished finished = scheduler_.Finish(sequence);
-  events.push_back(CompletionFinished{key, std::move(finished.completion)});
-  if (finished.group_ended) events.push_back(GroupFinished{key, found});
-  return absl::OkStatus();
-}
-
-// Call after a token was added.
-absl::Status PagedEngine::EmitIfEnded(Sequence* sequence, std::vector<EngineEvent>& events) {
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason, FinishReasonOf(*sequence));
-  return reason ? Emit(sequence, *reason, events) : absl::OkStatus();
-}
-
-void PagedEngine::EndFailed(const FailedGroups& failed, std::vector<EngineEvent>& events) {
-  for (const GroupFailed& one : failed.events()) {
-    ++counted_.num_groups_failed[static_cast<size_t>(one.cause)];
-    scheduler_.Abort(one.key);
-    events.push_back(one);
-  }
-}
-
-absl::StatusOr<std::vector<EngineEvent>> PagedEngine::Step() {
-  std::vector<EngineEvent> events;
-  const double begin = MonotonicSeconds();
-
-  const StepPlan plan = scheduler_.Plan();
-  for (RunningGroup* group : plan.admitted) {
-    OnAdmitted(*group);
-    events.push_back(GroupStarted{group->request.key});
-  }
-
-  runner_->CopyBlocks(plan.copies);
-  const PlanInputs inputs = BuildInputs(plan);
-  std::vector<absl::StatusOr<SampledToken>> tokens(inputs.draws.size());
-  TANDEM_RETURN_IF_ERROR(
-      faults_ ? faults_->RunAndDraw(*runner_, *weights_, live_.num_installs, plan, inputs, tokens)
-              : runner_->RunAndDraw(*weights_, inputs.tokens, inputs.logits_rows, inputs.draws,
-                                    tokens));
-  FailedGroups failed;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i].ok()) continue;
-    TANDEM_RETURN_IF_ERROR(failed.AddUndrawn(*inputs.sequences[i], tokens[i].status()));
-  }
-  scheduler_.Computed(plan);
-  for (const Work& work : plan.work) {
-    if (work.sequence != nullptr) continue;
-    counted_.num_prompt_tokens_computed += work.end - work.begin;
-    if (work.draws && !failed.Has(work.group)) StartMembers(*work.group, events);
-  }
-  const double drawn = MonotonicSeconds();
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    Sequence* sequence = inputs.sequences[i];
-    if (failed.Has(sequence->group)) continue;
-    AppendToken(*sequence, *std::move(tokens[i]), live_.version,
-                static_cast<int32_t>(tokens.size()), drawn);
-    ++counted_.num_tokens_sampled;
-    const absl::Status emitted = EmitIfEnded(sequence, events);
-    if (!emitted.ok()) failed.Add(*sequence, GroupFailure::kText, emitted);
-  }
-  EndFailed(failed, events);
-  ++counted_.num_steps;
-  counted_.step_bytes += runner_->account().bytes;
-  counted_.step_flops += runner_->account().flops;
-  const double seconds = MonotonicSeconds() - begin;
-  counted_.step_seconds += seconds;
-  for (EngineEvent& event : events) {
-    if (auto* started = std::get_if<GroupStarted>(&event)) started->seconds_ago = seconds;
-  }
-  return events;
-}
-
-absl::StatusOr<std::unique_ptr<ScoreRun>> PagedEngine::StartScore(
-    std::vector<ScoreSequence> sequences, const ScoreOptions& options) {
-  TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
-  TANDEM_RETURN_IF_ERROR(CheckSequences(sequences, config(), *runner_));
-  ScoreContext context = {
-      runner_.get(),           weights_.get(), &live_, &scheduler_, options_.max_batch_sequences,
-      options_.max_step_tokens};
-  ScoreOptions how = options;
-  if (options.as_served) {
-    how.arithmetic = faults_ ? faults_->arithmetic() : ForwardArithmetic{};
-    if (faults_) context.weights = &faults_->Served(*weights_);
-  }
-  return MakeScoreRun(context, std::move(sequences), how);
-}
-
-std::unique_ptr<StagedWeights> PagedEngine::TakeSpare() const {
-  MutexLock lock(&spare_mu_);
-  return std::move(spare_);
-}
-
-absl::StatusOr<std::unique_ptr<StagedWeights>> PagedEngine::Stage(
-    std::vector<HostTensor> tensors) const {
-  TANDEM_ASSIGN_OR_RETURN(auto packed, runner_->Pack(tensors, TakeSpare()));
-  return faults_ ? faults_->Stage(std::move(packed), tensors) : std::move(packed);
-}
-
-std::optional<Device> PagedEngine::arrival_memory() const {
-  if (faults_ && faults_->on_weights()) return std::nullopt;
-  return runner_->arrival_memory();
-}
-
-absl::StatusOr<std::unique_ptr<ArrivingWeights>> PagedEngine::Arrive() const {
-  return runner_->Arrive(TakeSpare(), [this](std::unique_ptr<StagedWeights> left) {
-    MutexLock lock(&spare_mu_);
-    if (!spare_) spare_ = std::move(left);
-  });
-}
-
-std::vector<GroupKey> PagedEngine::Install(std::unique_ptr<StagedWeights> staged,
-                                           WeightVersion version) {
-  if (faults_) staged = faults_->Install(std::move(staged));
-  TANDEM_CHECK(runner_->Packed(staged.get()));
-  std::unique_ptr<StagedWeights> served = std::exchange(weights_, std::move(staged));
-  live_ = {version, live_.num_installs + 1};
-  {
-    MutexLock lock(&spare_mu_);
-    std::swap(spare_, served);
-  }
-  std::vector<GroupKey> ended;
-  if (in_flight() == InFlight::kAbort) {
-    for (const auto& group : scheduler_.running()) ended.push_back(group->request.key);
-    for (const GroupKey key : ended) scheduler_.Abort(key);
-  }
-  TANDEM_CHECK(in_flight() != InFlight::kDrain || scheduler_.num_running() == 0);
-  scheduler_.OnInstall(/*recompute=*/in_flight() == InFlight::kRecompute);
-  return ended;
-}
-
-EngineStats PagedEngine::Stats() const {
-  const Scheduler& s = scheduler_;
-  EngineStats stats = counted_;
-  stats.num_groups_waiting = s.num_waiting();
-  stats.num_groups_running = s.num_running();
-  stats.kv_used_tokens = s.blocks().num_held() * KvBlockPool::kBlockTokens;
-  stats.kv_capacity_tokens = s.blocks().num_blocks() * KvBlockPool::kBlockTokens;
-  stats.kv_findable_tokens = s.blocks().num_findable() * KvBlockPool::kBlockTokens;
-  stats.num_preemptions = s.stats().num_preemptions;
-  stats.num_prefix_hits = s.stats().num_prefix_hits;
-  stats.num_prefix_misses = s.stats().num_prefix_misses;
-  stats.num_prefix_evictions = s.blocks().num_evictions();
-  return stats;
-}
 
 }  // namespace
 
@@ -420,7 +374,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   if (options.numerics != Numerics::kFast) {
     TANDEM_RETURN_IF_ERROR(CheckInvariance(model.config, ActiveInstructionSet()));
   }
-  model.weight_dtype = options.dtype == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
+  model.weight_dtype = options.weight_dtype();
   TensorBytes tensor_bytes;
   for (const HostTensor& tensor : matched) {
     TANDEM_ASSIGN_OR_RETURN(HostTensor cast, CastNearest(tensor, model.weight_dtype));
@@ -445,7 +399,7 @@ absl::StatusOr<std::vector<SequenceScore>> Engine::Score(
     TANDEM_ASSIGN_OR_RETURN(const ScoreProgress progress, run->Step());
     if (progress == ScoreProgress::kDone) return run->Take();
     if (progress == ScoreProgress::kWaits) {
-      return absl::ResourceExhaustedError("other scores hold the KV cache: move them on first");
+      return ResourceExhausted("other scores hold the KV cache: move them on first");
     }
   }
 }

@@ -32,8 +32,7 @@ namespace tandem::rollout {
 struct EngineStats {
   int64_t num_groups_waiting = 0;  // admitted to the queue, no KV yet
   int64_t num_groups_running = 0;
-  int64_t kv_used_tokens = 0;      // held by groups
-  int64_t kv_findable_tokens = 0;  // held by nobody, kept for the prefix index
+  int64_t kv_used_tokens = 0;  // held by groups
   int64_t kv_capacity_tokens = 0;
   uint64_t num_tokens_sampled = 0;
   uint64_t num_prompt_tokens_computed = 0;

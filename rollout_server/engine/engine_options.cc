@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <string_view>
+#include <thread>
 
 #include "common/model/numerics.h"
 #include "common/options/options.h"
@@ -7,17 +9,13 @@
 namespace tandem::rollout {
 
 std::string_view InFlightName(InFlight policy) {
-  switch (policy) {
-    case InFlight::kKeep:
-      return "keep";
-    case InFlight::kRecompute:
-      return "recompute";
-    case InFlight::kAbort:
-      return "abort";
-    case InFlight::kDrain:
-      return "drain";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"keep", "recompute", "abort", "drain"};
+  return kNames[static_cast<size_t>(policy)];
+}
+
+int EngineOptions::compute_threads() const {
+  if (num_threads > 0) return static_cast<int>(num_threads);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 void BindOptions(OptionBinder& binder, EngineOptions& options) {

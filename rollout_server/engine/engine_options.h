@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <string_view>
 
+#include "common/model/forward_kernels.h"
 #include "common/model/numerics.h"
 #include "common/options/options.h"
+#include "common/weights/host_tensor.h"
 #include "rollout_server/faults/engine_faults.h"
 
 namespace tandem::rollout {
@@ -36,6 +38,10 @@ struct EngineOptions {
   InFlight in_flight = InFlight::kKeep;
   int64_t num_threads = 0;  // 0: the cores of the machine
   EngineFaults faults;      // none; has its own BindOptions (engine_faults.h)
+
+  DType weight_dtype() const { return dtype == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32; }
+  int64_t num_blocks() const { return kv_capacity_tokens / kKvBlockTokens; }  // of the KV cache
+  int compute_threads() const;  // num_threads, or the cores
 };
 void BindOptions(OptionBinder& binder, EngineOptions& options);
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::rollout {
 
@@ -11,10 +11,9 @@ void FailedGroups::Add(const Sequence& sequence, GroupFailure cause, const absl:
   const FinishedCompletion& completion = sequence.completion;
   groups_.push_back(sequence.group);
   events_.push_back({sequence.group->request.key, cause,
-                     absl::DataLossError(absl::StrCat(
-                         "the group failed (", std::string(GroupFailureName(cause)),
-                         ") and the server goes on: completion ", completion.index, ", token ",
-                         completion.token_ids.size(), ": ", why.message()))});
+                     DataLoss("the group failed (", GroupFailureName(cause),
+                              ") and the server goes on: completion ", completion.index, ", token ",
+                              completion.token_ids.size(), ": ", why.message())});
 }
 
 absl::Status FailedGroups::AddUndrawn(const Sequence& sequence, const absl::Status& why) {

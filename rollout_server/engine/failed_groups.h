@@ -2,6 +2,7 @@
 // from the engine thread only.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,10 +21,7 @@ class FailedGroups {
   absl::Status AddUndrawn(const Sequence& sequence, const absl::Status& why);
 
   bool Has(const RunningGroup* group) const {
-    for (const RunningGroup* one : groups_) {
-      if (one == group) return true;
-    }
-    return false;
+    return std::ranges::find(groups_, group) != groups_.end();
   }
 
   const std::vector<GroupFailed>& events() const { return events_; }

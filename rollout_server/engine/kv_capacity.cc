@@ -20,17 +20,9 @@ constexpr int64_t kTokensOnTheCpu = 32768;
 
 absl::StatusOr<int64_t> OnDevice(const ModelConfig& config, const EngineOptions& options) {
   if (!(options.faults == EngineFaults{})) {
-    return absl::UnimplementedError("injected faults on a CUDA device: use device cpu");
+    return Unimplemented("injected faults on a CUDA device: use device cpu");
   }
-  TANDEM_ASSIGN_OR_RETURN(
-      const cuda::MemoryPlan plan,
-      PlanCudaMemory(config,
-                     {.dtype = options.dtype == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32,
-                      .weight_versions = options.reserve_for_push ? 2 : 1,
-                      .graphs = options.cuda_graphs,
-                      .max_batch_sequences = options.max_batch_sequences,
-                      .max_step_tokens = options.max_step_tokens,
-                      .kv_capacity_tokens = options.kv_capacity_tokens}));
+  TANDEM_ASSIGN_OR_RETURN(const cuda::MemoryPlan plan, PlanCudaMemory(config, options));
   log::Info("memory of the CUDA device", {{"plan", plan.Text()}});
   return plan.num_blocks * KvBlockPool::kBlockTokens;
 }
@@ -44,9 +36,8 @@ std::string Mib(int64_t bytes) {
 absl::StatusOr<int64_t> KvCapacityTokens(const ModelConfig& config, const EngineOptions& options) {
   const int64_t asked = options.kv_capacity_tokens;
   if (asked != 0 && asked < KvBlockPool::kBlockTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("engine.kv_capacity_tokens is ", asked,
-                                                   ", want 0 (see its help) or at least ",
-                                                   KvBlockPool::kBlockTokens));
+    return InvalidArgument("engine.kv_capacity_tokens is ", asked,
+                           ", want 0 (see its help) or at least ", KvBlockPool::kBlockTokens);
   }
   if (options.device == Device::kCuda) return OnDevice(config, options);
   return asked == 0 ? kTokensOnTheCpu : asked;
@@ -72,12 +63,10 @@ absl::Status CheckKvMemory(const KvMemory& wanted, std::optional<int64_t> availa
     const int64_t tokens =
         static_cast<int64_t>(fits) / KvBlockPool::kBlockTokens * KvBlockPool::kBlockTokens;
     if (tokens > 0) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(need, ": lower engine.kv_capacity_tokens to at most ", tokens));
+      return ResourceExhausted(need, ": lower engine.kv_capacity_tokens to at most ", tokens);
     }
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat(need, ": the model needs a machine or a memory limit that is larger"));
+  return ResourceExhausted(need, ": the model needs a machine or a memory limit that is larger");
 }
 
 absl::Status CheckHostMemory(const EngineOptions& options, const ModelConfig& config,
@@ -85,9 +74,8 @@ absl::Status CheckHostMemory(const EngineOptions& options, const ModelConfig& co
   KvMemory wanted;
   if (options.reserve_for_push) wanted.push_bytes = tensors.all - tensors.copies;
   if (options.device == Device::kCpu) {
-    const int64_t num_blocks = options.kv_capacity_tokens / KvBlockPool::kBlockTokens;
     wanted.capacity_tokens = options.kv_capacity_tokens;
-    wanted.cache_bytes = ModelRunner::CacheBytes(config, options.dtype, num_blocks);
+    wanted.cache_bytes = ModelRunner::CacheBytes(config, options.dtype, options.num_blocks());
     wanted.weight_bytes = tensors.all;
     if (options.reserve_for_push) wanted.push_bytes += tensors.all;
   }

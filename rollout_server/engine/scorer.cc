@@ -36,6 +36,7 @@ struct Slice {
   const StagedWeights* weights = nullptr;
   std::vector<TokenInput> inputs;
   std::vector<int64_t> rows;
+  std::vector<int32_t> ids;             // the predicted token of each row
   std::vector<Prediction> predictions;  // one for each row
 };
 
@@ -107,16 +108,16 @@ class SlicedScore : public ScoreRun {
   // The weights that the run began under may be overwritten after an install.
   absl::Status CheckWeights() const {
     if (context_.live->num_installs == began_under_.num_installs) return absl::OkStatus();
-    return absl::AbortedError(absl::StrCat(
-        "version ", context_.live->version.value, " of the weights was installed while version ",
-        began_under_.version.value, " was scored with: ask again"));
+    return Aborted("version ", context_.live->version.value,
+                   " of the weights was installed while version ", began_under_.version.value,
+                   " was scored with: ask again");
   }
 
   absl::Status NoFreeKv(size_t sequence) const {
     return rpc::Refused(
-        absl::StatusCode::kResourceExhausted, rpc::Refusal::kMemoryFull,
-        absl::StrCat("no KV cache is free for a sequence of ", sequences_[sequence].ids.size(),
-                     " tokens; score when fewer groups run"));
+        rpc::Refusal::kMemoryFull,
+        ResourceExhausted("no KV cache is free for a sequence of ", sequences_[sequence].ids.size(),
+                          " tokens; score when fewer groups run"));
   }
 
   // Would the sequence fit an empty cache?
@@ -127,9 +128,9 @@ class SlicedScore : public ScoreRun {
       return absl::OkStatus();
     }
     return rpc::Refused(
-        absl::StatusCode::kResourceExhausted, rpc::Refusal::kTooLarge,
-        absl::StrCat("a sequence of ", size, " tokens needs more KV cache than the ", room,
-                     " tokens there are: raise engine.kv_capacity_tokens"));
+        rpc::Refusal::kTooLarge,
+        ResourceExhausted("a sequence of ", size, " tokens needs more KV cache than the ", room,
+                          " tokens there are: raise engine.kv_capacity_tokens"));
   }
 
   // A lane whose blocks were recalled begins again later, from its first token.
@@ -200,6 +201,7 @@ class SlicedScore : public ScoreRun {
       const ScoreSequence& sequence = sequences_[lane.sequence];
       if (lane.next + 1 >= sequence.num_prompt_tokens) {
         slice.rows.push_back(static_cast<int64_t>(slice.inputs.size()));
+        slice.ids.push_back(sequence.ids[lane.next + 1]);
         slice.predictions.push_back({lane.sequence, lane.next});
       }
       slice.inputs.push_back(
@@ -208,13 +210,9 @@ class SlicedScore : public ScoreRun {
   }
 
   absl::Status Compute(const Slice& slice) {
-    std::vector<int32_t> ids;
-    for (const Prediction& p : slice.predictions) {
-      ids.push_back(sequences_[p.sequence].ids[static_cast<size_t>(p.position + 1)]);
-    }
     std::vector<absl::StatusOr<ScoredToken>> tokens(slice.rows.size());
     TANDEM_RETURN_IF_ERROR(context_.runner->RunAndScore(*slice.weights, slice.inputs, slice.rows,
-                                                        ids, options_, tokens));
+                                                        slice.ids, options_, tokens));
     for (size_t i = 0; i < tokens.size(); ++i) {
       const auto& [s, position] = slice.predictions[i];
       if (!tokens[i].ok()) {
@@ -244,27 +242,25 @@ absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const M
   for (size_t s = 0; s < sequences.size(); ++s) {
     const int64_t size = static_cast<int64_t>(sequences[s].ids.size());
     if (size < 2 || size > config.max_position_embeddings) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "sequence ", s, " has ", size, " tokens, want 2 to ", config.max_position_embeddings));
+      return InvalidArgument("sequence ", s, " has ", size, " tokens, want 2 to ",
+                             config.max_position_embeddings);
     }
     const int64_t prompt = sequences[s].num_prompt_tokens;
     if (prompt < 0 || prompt >= size) {
-      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " of ", size,
-                                                     " tokens has num_prompt_tokens ", prompt,
-                                                     ", want 0 to ", size - 1));
+      return InvalidArgument("sequence ", s, " of ", size, " tokens has num_prompt_tokens ", prompt,
+                             ", want 0 to ", size - 1);
     }
     for (size_t i = 0; i < sequences[s].segments.size(); ++i) {
       const auto& segments = sequences[s].segments;
       const bool staged = runner.Packed(segments[i].weights);
       if (staged && segments[i].end > (i == 0 ? 0 : segments[i - 1].end)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("sequence ", s, ", segment ", i,
-                       ": want weights staged by this engine and an end after the one before"));
+      return InvalidArgument(
+          "sequence ", s, ", segment ", i,
+          ": want weights staged by this engine and an end after the one before");
     }
     for (const int32_t id : sequences[s].ids) {
       if (id >= 0 && id < config.vocab_size) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("sequence ", s, " has id ", id, ", want 0 to ", config.vocab_size - 1));
+      return InvalidArgument("sequence ", s, " has id ", id, ", want 0 to ", config.vocab_size - 1);
     }
   }
   return absl::OkStatus();

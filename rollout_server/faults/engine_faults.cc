@@ -121,23 +121,23 @@ absl::Status CheckFaults(const EngineFaults& faults, const ModelConfig& config) 
   const auto check = [&](const char* field, const std::string& name) {
     const auto named = [&](const TensorSpec& spec) { return spec.name == name; };
     if (name.empty() || std::any_of(tensors.begin(), tensors.end(), named)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("drift.inject.", field, " is '", name, "': the model has ", tensors.size(),
-                     " tensors, named like '", tensors[tensors.size() / 2].name, "'"));
+    return InvalidArgument("drift.inject.", field, " is '", name, "': the model has ",
+                           tensors.size(), " tensors, named like '",
+                           tensors[tensors.size() / 2].name, "'");
   };
   TANDEM_RETURN_IF_ERROR(check("tensor", faults.tensor));
   TANDEM_RETURN_IF_ERROR(check("undelivered_tensor", faults.undelivered_tensor));
   if (!faults.tensor.empty() && faults.stale_versions == 0 && faults.weight_interpolation == 0) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "drift.inject.tensor names a tensor, but nothing acts on it: set stale_versions or "
         "weight_interpolation");
   }
   if (faults.kv_quant_bits == 1) {
-    return absl::InvalidArgumentError("drift.inject.kv_quant_bits is 1, want 0 (off) or 2 to 16");
+    return InvalidArgument("drift.inject.kv_quant_bits is 1, want 0 (off) or 2 to 16");
   }
   if (faults.wrong_bos >= config.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat("drift.inject.wrong_bos is ", faults.wrong_bos,
-                                                   ", want -1 to ", config.vocab_size - 1));
+    return InvalidArgument("drift.inject.wrong_bos is ", faults.wrong_bos, ", want -1 to ",
+                           config.vocab_size - 1);
   }
   return absl::OkStatus();
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "rollout_server/engine/sampling/completion.h"
 #include "rollout_server/engine/sampling/philox.h"
@@ -28,7 +27,7 @@ absl::Status Retokenise(const Tokenizer& tokenizer, FinishedCompletion& completi
   if (ended) shown = shown.first(shown.size() - 1);
   TANDEM_ASSIGN_OR_RETURN(const std::string text, CompletionText(tokenizer, shown));
   absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(text);
-  if (!ids.ok()) return absl::InternalError(absl::StrCat("retokenise: ", ids.status().message()));
+  if (!ids.ok()) return Internal("retokenise: ", ids.status().message());
   if (ended) ids->push_back(completion.token_ids.back());
   completion.hashed_ids = std::exchange(completion.token_ids, *std::move(ids));
   return absl::OkStatus();
@@ -116,8 +115,7 @@ absl::Status FaultHooks::RunAndDraw(TokenRunner& runner, const StagedWeights& cl
                         UniformDraw(seed, draw.index, draw.position), faults_,
                         {seed, draw.index, draw.position});
   };
-  return runner.RunAndDrawBy(sample, Served(claimed), inputs.tokens, inputs.logits_rows,
-                             inputs.draws, tokens, arithmetic());
+  return runner.RunAndDrawBy(sample, Served(claimed), inputs, tokens, arithmetic());
 }
 
 absl::Status FaultHooks::SpoilRecord(uint64_t seed, const Tokenizer& tokenizer,

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::rollout {
 
@@ -10,8 +10,8 @@ absl::StatusOr<std::vector<GroupRequest>> AdmissionBatches::Arrive(const BatchRe
                                                                    int64_t group_id,
                                                                    GroupRequest request) {
   if (batch.num_groups < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("admission_batch.num_groups is ", batch.num_groups, ", must be at least 1"));
+    return InvalidArgument("admission_batch.num_groups is ", batch.num_groups,
+                           ", must be at least 1");
   }
   const Key key(batch.run_id, batch.batch_id);
   if (std::find(released_.begin(), released_.end(), key) != released_.end()) {
@@ -22,13 +22,12 @@ absl::StatusOr<std::vector<GroupRequest>> AdmissionBatches::Arrive(const BatchRe
   const auto found = batches_.find(key);
   if (found != batches_.end()) {
     if (found->second.num_groups != batch.num_groups) {
-      return absl::InvalidArgumentError(absl::StrCat("admission batch ", batch.batch_id, " has ",
-                                                     found->second.num_groups, " groups; group ",
-                                                     group_id, " says ", batch.num_groups));
+      return InvalidArgument("admission batch ", batch.batch_id, " has ", found->second.num_groups,
+                             " groups; group ", group_id, " says ", batch.num_groups);
     }
     if (found->second.held.contains(group_id)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("group ", group_id, " is in admission batch ", batch.batch_id, " already"));
+      return InvalidArgument("group ", group_id, " is in admission batch ", batch.batch_id,
+                             " already");
     }
   }
   std::erase(emptied_, key);

@@ -6,15 +6,15 @@
 #include <future>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/refusal.h"
 
 namespace tandem::rollout {
 namespace {
 
-absl::Status Stopped() { return absl::UnavailableError("the engine has stopped"); }
+absl::Status Stopped() { return Unavailable("the engine has stopped"); }
 
 }  // namespace
 
@@ -75,7 +75,7 @@ void EngineThread::StopEarly(GroupKey key) {
     }
     engine->Abort(key);
     if (callbacks_.on_rejected) {
-      callbacks_.on_rejected(key, absl::AbortedError("stopped early, with nothing drawn yet"));
+      callbacks_.on_rejected(key, Aborted("stopped early, with nothing drawn yet"));
     }
   });
 }
@@ -84,14 +84,14 @@ absl::Status EngineThread::TakeScorePlace(bool is_owner) {
   MutexLock lock(&mu_);
   if (owners_scores_ + others_scores_ >= kMaxWaitingScores) {
     return rpc::Refused(
-        absl::StatusCode::kResourceExhausted, rpc::Refusal::kQueueFull,
-        absl::StrCat("too many Score calls are waiting (limit ", kMaxWaitingScores, ")"));
+        rpc::Refusal::kQueueFull,
+        ResourceExhausted("too many Score calls are waiting (limit ", kMaxWaitingScores, ")"));
   }
   if (!is_owner && others_scores_ >= kMaxScoresOfOthers) {
     return rpc::Refused(
-        absl::StatusCode::kResourceExhausted, rpc::Refusal::kQueueFull,
-        absl::StrCat("too many Score calls are waiting: ", kMaxScoresOfOthers, " of the ",
-                     kMaxWaitingScores, " places are for callers that do not own the server"));
+        rpc::Refusal::kQueueFull,
+        ResourceExhausted("too many Score calls are waiting: ", kMaxScoresOfOthers, " of the ",
+                          kMaxWaitingScores, " places are for callers that do not own the server"));
   }
   ++(is_owner ? owners_scores_ : others_scores_);
   return absl::OkStatus();
@@ -132,7 +132,7 @@ void EngineThread::SetPaused(bool paused, std::function<void(absl::Status)> done
   Post([this, paused, done = std::move(done)](Engine* engine) {
     absl::Status changed = engine ? absl::OkStatus() : Stopped();
     if (engine && paused && !waiting_installs_.empty()) {
-      changed = absl::FailedPreconditionError(
+      changed = FailedPrecondition(
           "a commit waits for the running groups to end (engine.in_flight is drain), which in a "
           "pause they never would: pause when it has ended");
     }
@@ -165,14 +165,14 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
     swapped->set_value(seconds);
     for (const GroupKey key : ended) {
       if (!callbacks_.on_rejected) continue;
-      callbacks_.on_rejected(
-          key, absl::AbortedError("new weights came (engine.in_flight is abort): ask again"));
+      callbacks_.on_rejected(key,
+                             Aborted("new weights came (engine.in_flight is abort): ask again"));
     }
   };
   Post([this, swapped, install = std::move(install)](Engine* engine) {
     if (!engine || engine->in_flight() != InFlight::kDrain) return install(engine);
     if (paused_.load() && engine->Stats().num_groups_running > 0) {
-      return swapped->set_value(absl::FailedPreconditionError(
+      return swapped->set_value(FailedPrecondition(
           "groups run and the server is paused, so they would never end (engine.in_flight is "
           "drain): resume first"));
     }

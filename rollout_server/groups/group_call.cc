@@ -2,26 +2,28 @@
 
 #include <utility>
 
+#include "common/base/status_macros.h"
+
 namespace tandem::rollout {
 
 GroupCall::Item GroupCall::Next(size_t* cursor) const {
   MutexLock lock(&mu_);
   if (!error_.ok()) return error_;
   if (*cursor < completions_.size()) return completions_[(*cursor)++];
-  if (summary_) return *summary_;
+  if (report_) return *report_;
   return Nothing{};
 }
 
 GroupCall::Item GroupCall::NextWhenWhole(size_t* cursor) const {
   MutexLock lock(&mu_);
   if (!error_.ok()) return error_;
-  if (!summary_) return Nothing{};
-  if (*cursor == completions_.size()) return *summary_;
+  if (!report_) return Nothing{};
+  if (*cursor == completions_.size()) return *report_;
   const auto wanted = static_cast<int32_t>((*cursor)++);
   for (const CompletionPtr& completion : completions_) {
     if (completion->index == wanted) return completion;
   }
-  return absl::InternalError("a group ended without one of its completions");
+  return Internal("a group ended without one of its completions");
 }
 
 void GroupCall::Append(CompletionPtr completion) {
@@ -29,16 +31,14 @@ void GroupCall::Append(CompletionPtr completion) {
   completions_.push_back(std::move(completion));
 }
 
-void GroupCall::End(GroupSummary summary) {
+void GroupCall::End(GroupReport report) {
   MutexLock lock(&mu_);
-  if (!error_.ok() || summary_) return;
-  summary.num_completions = static_cast<int32_t>(completions_.size());
-  summary_ = summary;
+  if (error_.ok() && !report_) report_ = std::move(report);
 }
 
 void GroupCall::End(absl::Status error) {
   MutexLock lock(&mu_);
-  if (!error_.ok() || summary_) return;
+  if (!error_.ok() || report_) return;
   error_ = std::move(error);
   completions_.clear();  // nobody reads them any more
 }

@@ -39,7 +39,7 @@ struct GroupSubmission {
   int64_t live_version = 0;        // no token of a group that starts from now on is older
 };
 
-// How one group went, for metrics and spans.
+// How one group went, for its callers, metrics and spans.
 struct GroupReport {
   int64_t group_id = 0;
   TraceContext trace;  // of the first call for it; may be none
@@ -47,6 +47,8 @@ struct GroupReport {
   // first and its last token were sampled.
   double arrived = 0, started = 0, decoding = 0, ended = 0;
   int64_t num_completions = 0;
+  int32_t num_prompt_tokens_cached = 0;
+  bool incomplete = false;
   int64_t num_tokens = 0, longest_tokens = 0;  // in all completions, in the longest
   int64_t num_spanning_tokens = 0;  // in completions that more than one weight version sampled
 };
@@ -60,15 +62,6 @@ inline double SecondsBetweenTokens(const GroupReport& report) {
 // Records "generate_group" with its children "queue", "prefill" and "decode". `ended_unix_ns` is
 // the moment report.ended.
 void RecordSpans(const GroupReport& report, int64_t ended_unix_ns, Tracer* tracer);
-
-struct GroupSummary {
-  int32_t num_completions = 0;
-  int32_t num_prompt_tokens_cached = 0;
-  double queue_ms = 0;    // from arrival to admission
-  double prefill_ms = 0;  // from admission to the first token
-  double decode_ms = 0;   // from the first token to the last
-  bool incomplete = false;
-};
 
 // One caller of a group.
 class GroupListener {
@@ -88,10 +81,10 @@ using CompletionPtr = std::shared_ptr<const FinishedCompletion>;
 class GroupCall {
  public:
   struct Nothing {};  // wait for OnProgress
-  using Item = std::variant<Nothing, CompletionPtr, GroupSummary, absl::Status>;
+  using Item = std::variant<Nothing, CompletionPtr, GroupReport, absl::Status>;
 
   // The item after the first `*cursor` completions; advances the cursor past a completion. A
-  // summary or an error is the last item.
+  // report or an error is the last item.
   Item Next(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // The same for a caller that wants nothing before the group is whole; completions then come by
@@ -99,7 +92,7 @@ class GroupCall {
   Item NextWhenWhole(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
   void Append(CompletionPtr completion) ABSL_LOCKS_EXCLUDED(mu_);
-  void End(GroupSummary summary) ABSL_LOCKS_EXCLUDED(mu_);
+  void End(GroupReport report) ABSL_LOCKS_EXCLUDED(mu_);
   void End(absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);  // a second End is ignored
 
   void AddListener(std::shared_ptr<GroupListener> listener) ABSL_LOCKS_EXCLUDED(mu_);
@@ -112,7 +105,7 @@ class GroupCall {
  private:
   mutable Mutex mu_;
   std::vector<CompletionPtr> completions_ ABSL_GUARDED_BY(mu_);
-  std::optional<GroupSummary> summary_ ABSL_GUARDED_BY(mu_);
+  std::optional<GroupReport> report_ ABSL_GUARDED_BY(mu_);
   absl::Status error_ ABSL_GUARDED_BY(mu_);
   // Shared with the RPC that listens: either side may let go last.
   std::vector<std::shared_ptr<GroupListener>> listeners_ ABSL_GUARDED_BY(mu_);

@@ -16,8 +16,6 @@ namespace {
 using rpc::Refusal;
 using rpc::Refused;
 
-double Milliseconds(double from, double to) { return from > 0 ? (to - from) * 1e3 : 0; }
-
 // Bytes that a request holds while it waits or runs.
 int64_t RequestBytes(const GroupRequest& request) {
   const SamplingParams& sampling = request.sampling;
@@ -131,9 +129,8 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
 absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::FindKnown(
     const GroupName& name, const GroupSubmission& submission, Listeners* told) {
   const auto mismatch = [&] {
-    return absl::InvalidArgumentError(
-        absl::StrCat("group ", submission.group_id, " of run '", submission.run_id,
-                     "' was asked for with another prompt or other parameters"));
+    return InvalidArgument("group ", submission.group_id, " of run '", submission.run_id,
+                           "' was asked for with another prompt or other parameters");
   };
   if (const auto found = keys_.find(name); found != keys_.end()) {
     const GroupKey key = found->second;
@@ -142,9 +139,8 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::FindKnown(
     if (entry.phase != Phase::kRunning) entry.live_version = submission.live_version;
     if (entry.live_version >= submission.min_weight_version) return entry.call;
     EndNow(key,
-           absl::AbortedError(absl::StrCat("group ", submission.group_id,
-                                           " was asked for again from weights of version ",
-                                           submission.min_weight_version, " at least")),
+           Aborted("group ", submission.group_id, " was asked for again from weights of version ",
+                   submission.min_weight_version, " at least"),
            told);
     return nullptr;
   }
@@ -158,22 +154,22 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::FindKnown(
 
 absl::Status GroupRegistry::CheckLimits(const GroupSubmission& submission) {
   if (submission.batch && submission.batch->num_groups > limits_.max_queued_groups) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "admission batch of ", submission.batch->num_groups,
-        " groups never fits a queue of max_queued_groups = ", limits_.max_queued_groups));
+        " groups never fits a queue of max_queued_groups = ", limits_.max_queued_groups);
   }
   const int64_t queued = CountsLocked().queued;
   if (queued >= limits_.max_queued_groups) {
-    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
-                   absl::StrCat("the queue is full: ", queued, " groups wait (max_queued_groups = ",
-                                limits_.max_queued_groups, ")"));
+    return Refused(Refusal::kQueueFull, ResourceExhausted("the queue is full: ", queued,
+                                                          " groups wait (max_queued_groups = ",
+                                                          limits_.max_queued_groups, ")"));
   }
   if (submission.yields && queued >= limits_.max_queued_groups / 2) {
     return Refused(
-        absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
-        absl::StrCat("the queue is full for clients without ownership: ", queued,
-                     " groups wait, and the rest of its ", limits_.max_queued_groups,
-                     " places (max_queued_groups) is for the run that owns this server"));
+        Refusal::kQueueFull,
+        ResourceExhausted("the queue is full for clients without ownership: ", queued,
+                          " groups wait, and the rest of its ", limits_.max_queued_groups,
+                          " places (max_queued_groups) is for the run that owns this server"));
   }
   // A group that its batch holds back does not wait for the engine yet, and one of lower priority
   // starts later than this one.
@@ -181,11 +177,12 @@ absl::Status GroupRegistry::CheckLimits(const GroupSubmission& submission) {
     return one.second.phase == Phase::kQueued && one.second.priority >= submission.request.priority;
   });
   if (static_cast<double>(waiting) * pace_.interval() > submission.seconds_left) {
-    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kDeadlineBeforeStart,
-                   absl::StrCat("refused at once: ", waiting, " groups wait and one starts every ",
-                                absl::StrFormat("%.2g", pace_.interval()),
-                                " s, so this one would start after its deadline in ",
-                                absl::StrFormat("%.2g", submission.seconds_left), " s"));
+    return Refused(
+        Refusal::kDeadlineBeforeStart,
+        ResourceExhausted("refused at once: ", waiting, " groups wait and one starts every ",
+                          absl::StrFormat("%.2g", pace_.interval()),
+                          " s, so this one would start after its deadline in ",
+                          absl::StrFormat("%.2g", submission.seconds_left), " s"));
   }
   return CheckMemory(submission);
 }
@@ -193,27 +190,28 @@ absl::Status GroupRegistry::CheckLimits(const GroupSubmission& submission) {
 absl::Status GroupRegistry::CheckMemory(const GroupSubmission& submission) {
   const int64_t wanted_bytes = RequestBytes(submission.request), limit = limits_.memory_bytes;
   if (wanted_bytes > (submission.yields ? limit / 2 : limit)) {
-    return Refused(absl::StatusCode::kInvalidArgument, Refusal::kTooLarge,
-                   absl::StrCat("the request alone has ", wanted_bytes, " bytes: groups ",
-                                submission.yields ? "of clients without ownership may hold half of "
-                                                  : "may hold ",
-                                "server.memory_bytes = ", limit));
+    return Refused(
+        Refusal::kTooLarge,
+        InvalidArgument(
+            "the request alone has ", wanted_bytes, " bytes: groups ",
+            submission.yields ? "of clients without ownership may hold half of " : "may hold ",
+            "server.memory_bytes = ", limit));
   }
   while (memory_->used() + wanted_bytes > limit && remembered_.ForgetOldest()) {
   }
   if (submission.yields && OthersBytes() + wanted_bytes > limit / 2) {
     return Refused(
-        absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
-        absl::StrCat("the memory for groups of clients without ownership is full: they hold ",
-                     OthersBytes(), " bytes, and half of server.memory_bytes = ", limit,
-                     " is for the run that owns this server"));
+        Refusal::kMemoryFull,
+        ResourceExhausted("the memory for groups of clients without ownership is full: they hold ",
+                          OthersBytes(), " bytes, and half of server.memory_bytes = ", limit,
+                          " is for the run that owns this server"));
   }
   if (memory_->used() + wanted_bytes <= limit) return absl::OkStatus();
   return Refused(
-      absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
-      absl::StrCat("the memory for groups is full: those that wait, run or have not been "
-                   "fetched hold ",
-                   memory_->used(), " bytes (server.memory_bytes = ", limit, ")"));
+      Refusal::kMemoryFull,
+      ResourceExhausted("the memory for groups is full: those that wait, run or have not been "
+                        "fetched hold ",
+                        memory_->used(), " bytes (server.memory_bytes = ", limit, ")"));
 }
 
 void GroupRegistry::SubmitReleased(std::vector<GroupRequest> groups) {
@@ -251,7 +249,7 @@ bool GroupRegistry::Leave(const std::shared_ptr<GroupCall>& call, const GroupLis
                                     [&](const auto& one) { return one.second.call == call; });
     if (found == entries_.end()) return false;  // finished
     Listeners none;
-    EndNow(found->first, absl::CancelledError("every caller left"), &none);
+    EndNow(found->first, Cancelled("every caller left"), &none);
   }
   SendAndTell({});
   return true;
@@ -269,7 +267,7 @@ bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id, const std
     // The rest of its batch must not wait for it, so it is skipped before EndNow withdraws it.
     std::vector<GroupRequest> released;
     if (held_in) released = batches_.Skip(*held_in, group_id);
-    EndNow(*found, absl::AbortedError(absl::StrCat("group ", group_id, " was aborted")), &told);
+    EndNow(*found, Aborted("group ", group_id, " was aborted"), &told);
     SubmitReleased(std::move(released));
   }
   SendAndTell(told);
@@ -302,11 +300,11 @@ std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id, i
   return key->second;
 }
 
-void GroupRegistry::FailAll(const absl::Status& error, bool forever) {
+void GroupRegistry::FailAll(const absl::Status& error) {
   Listeners told;
   {
     MutexLock lock(&mu_);
-    if (forever) refusal_ = error;
+    refusal_ = error;
     while (!entries_.empty()) EndNow(entries_.begin()->first, error, &told);
     batches_ = AdmissionBatches();
   }
@@ -317,7 +315,7 @@ void GroupRegistry::Forget(const std::string& run_id, const std::string& caller)
   Listeners told;
   {
     MutexLock lock(&mu_);
-    EndHeld(run_id, absl::AbortedError("the run started over: ask again"), &told);
+    EndHeld(run_id, Aborted("the run started over: ask again"), &told);
     batches_.Forget(BatchOwner(run_id, caller));
     remembered_.ForgetRun(run_id);
   }
@@ -341,12 +339,12 @@ void GroupRegistry::PutOthersBehind(const std::string& run_id, const std::string
     if (!waiting.empty()) {
       orders_.push_back([this, waiting] { runner_.put_last(waiting); });
     }
-    const absl::Status beyond_half =
-        Refused(absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
-                absl::StrCat("run '", run_id,
-                             "' claimed this server: what others asked for before waits behind its "
-                             "groups, in half of the queue and of server.memory_bytes, and this "
-                             "group was beyond that"));
+    const absl::Status beyond_half = Refused(
+        Refusal::kQueueFull,
+        ResourceExhausted("run '", run_id,
+                          "' claimed this server: what others asked for before waits behind its "
+                          "groups, in half of the queue and of server.memory_bytes, and this "
+                          "group was beyond that"));
     for (const GroupKey key : WaitingOthersBeyondHalf()) EndNow(key, beyond_half, &told);
   }
   SendAndTell(told);
@@ -377,7 +375,7 @@ void GroupRegistry::StartDrain() {
   Listeners told;
   {
     MutexLock lock(&mu_);
-    const absl::Status draining = absl::UnavailableError("the server is draining");
+    const absl::Status draining = Unavailable("the server is draining");
     if (refusal_.ok()) refusal_ = draining;
     EndHeld(std::nullopt, draining, &told);
   }
@@ -397,10 +395,9 @@ void GroupRegistry::EndHeld(const std::optional<std::string>& run_id, const absl
 
 bool GroupRegistry::WaitUntilIdle(std::chrono::steady_clock::time_point deadline) {
   MutexLock lock(&mu_);
-  while (!entries_.empty()) {
-    if (!idle_.WaitUntil(&mu_, deadline)) return entries_.empty();
+  while (!entries_.empty() && idle_.WaitUntil(&mu_, deadline)) {
   }
-  return true;
+  return entries_.empty();
 }
 
 void GroupRegistry::OnEvents(std::vector<EngineEvent> events) {
@@ -473,16 +470,15 @@ void GroupRegistry::Apply(EngineEvent event, Listeners* told,
     Remove(key);
     return;
   }
-  GroupSummary summary;
-  summary.num_prompt_tokens_cached = std::get<GroupFinished>(event).num_prompt_tokens_cached;
-  summary.incomplete = std::get<GroupFinished>(event).incomplete;
+  const auto& ended = std::get<GroupFinished>(event);
+  entry.report.num_prompt_tokens_cached = ended.num_prompt_tokens_cached;
+  entry.report.incomplete = ended.incomplete;
   entry.report.ended = now;
-  summary.queue_ms = Milliseconds(entry.report.arrived, entry.report.started);
-  summary.prefill_ms = Milliseconds(entry.report.started, entry.report.decoding);
-  summary.decode_ms = Milliseconds(entry.report.decoding, now);
-  entry.call->End(summary);
+  entry.call->End(entry.report);
   finished_groups->push_back(entry.report);
-  Remember(entry);
+  if (!entry.name.run_id.empty() && limits_.remembered_groups > 0) {
+    remembered_.Add(entry.name, {entry.fingerprint, entry.call, entry.drawn_from});
+  }
   Remove(key);
 }
 
@@ -533,17 +529,17 @@ absl::Status GroupRegistry::OutgrewMemory(const Entry& entry) const {
   const int64_t group_id = entry.name.group_id;
   if (held > (entry.yields ? limit / 2 : limit)) {
     return Refused(
-        absl::StatusCode::kResourceExhausted, Refusal::kTooLarge,
-        absl::StrCat("group ", group_id, " alone grew to ", held, " bytes, over ",
-                     entry.yields ? "half of " : "", "server.memory_bytes = ", limit,
-                     entry.yields ? " (the rest is for the run that owns this server)" : "",
-                     ": ask for fewer or shorter completions, less top_logprobs, or "
-                     "filters that leave fewer ids"));
+        Refusal::kTooLarge,
+        ResourceExhausted("group ", group_id, " alone grew to ", held, " bytes, over ",
+                          entry.yields ? "half of " : "", "server.memory_bytes = ", limit,
+                          entry.yields ? " (the rest is for the run that owns this server)" : "",
+                          ": ask for fewer or shorter completions, less top_logprobs, or "
+                          "filters that leave fewer ids"));
   }
-  return Refused(
-      absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
-      absl::StrCat("group ", group_id, " was ended with ", held, " bytes: groups hold ",
-                   memory_->used(), " together (server.memory_bytes = ", limit, "); ask again"));
+  return Refused(Refusal::kMemoryFull,
+                 ResourceExhausted("group ", group_id, " was ended with ", held,
+                                   " bytes: groups hold ", memory_->used(),
+                                   " together (server.memory_bytes = ", limit, "); ask again"));
 }
 
 std::optional<GroupName> GroupRegistry::FindName(GroupKey key) const {
@@ -576,11 +572,6 @@ void GroupRegistry::Remove(GroupKey key) {
   keys_.erase(found->second.name);
   entries_.erase(found);
   if (entries_.empty()) idle_.NotifyAll();
-}
-
-void GroupRegistry::Remember(const Entry& entry) {
-  if (entry.name.run_id.empty() || limits_.remembered_groups == 0) return;
-  remembered_.Add(entry.name, {entry.fingerprint, entry.call, entry.drawn_from});
 }
 
 }  // namespace tandem::rollout

@@ -82,8 +82,8 @@ class GroupRegistry {
   bool StopEarly(const std::string& run_id, int64_t group_id, const std::string& caller = "")
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends every group with `error`; with `forever`, later Joins fail with it too.
-  void FailAll(const absl::Status& error, bool forever) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends every group with `error`; later Joins fail with it too.
+  void FailAll(const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The run starts over, with the same numbers: forgets its finished groups and the batches of
   // `caller` in it, and ends what its batches hold back with ABORTED.
@@ -160,7 +160,6 @@ class GroupRegistry {
   void EndHeld(const std::optional<std::string>& run_id, const absl::Status& error, Listeners* told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remove(GroupKey key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Remember(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Apply(EngineEvent event, Listeners* told, std::vector<GroupReport>* finished)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteStarts(const std::vector<EngineEvent>& events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

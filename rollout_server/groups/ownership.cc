@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/printable.h"
 #include "common/base/status_macros.h"
@@ -14,14 +13,14 @@ namespace {
 
 absl::Status CheckSecret(const std::string& secret) {
   if (secret.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a claim must show a secret that its run alone knows, in metadata '", rpc::kCallerSecretKey,
-        "': the calls that follow are told from those of others by it"));
+    return InvalidArgument("a claim must show a secret that its run alone knows, in metadata '",
+                           rpc::kCallerSecretKey,
+                           "': the calls that follow are told from those of others by it");
   }
   if (secret.size() < rpc::kMinCallerSecretBytes || secret.size() > rpc::kMaxCallerSecretBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the secret in metadata '", rpc::kCallerSecretKey, "' has ", secret.size(),
-        " bytes, must have ", rpc::kMinCallerSecretBytes, " to ", rpc::kMaxCallerSecretBytes));
+    return InvalidArgument("the secret in metadata '", rpc::kCallerSecretKey, "' has ",
+                           secret.size(), " bytes, must have ", rpc::kMinCallerSecretBytes, " to ",
+                           rpc::kMaxCallerSecretBytes);
   }
   return absl::OkStatus();
 }
@@ -30,11 +29,10 @@ absl::Status CheckSecret(const std::string& secret) {
 
 absl::Status CheckRunId(const std::string& run_id) {
   if (run_id.size() > kMaxRunIdBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("run_id has ", run_id.size(), " bytes, at most ", kMaxRunIdBytes));
+    return InvalidArgument("run_id has ", run_id.size(), " bytes, at most ", kMaxRunIdBytes);
   }
   if (Printable(run_id) != run_id) {
-    return absl::InvalidArgumentError("run_id has control characters");
+    return InvalidArgument("run_id has control characters");
   }
   return absl::OkStatus();
 }
@@ -48,23 +46,22 @@ Ownership::Ownership(SecondsClock clock, double default_lease_seconds)
     : clock_(std::move(clock)), default_lease_seconds_(default_lease_seconds) {}
 
 absl::StatusOr<bool> Ownership::Claim(const CallerProof& who, int64_t epoch, int64_t lease_ms) {
-  if (who.run_id.empty()) return absl::InvalidArgumentError("run_id is empty");
+  if (who.run_id.empty()) return InvalidArgument("run_id is empty");
   TANDEM_RETURN_IF_ERROR(CheckRunId(who.run_id));
   TANDEM_RETURN_IF_ERROR(CheckSecret(who.secret));
   if (epoch < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("epoch is ", epoch, ", must be at least 1"));
+    return InvalidArgument("epoch is ", epoch, ", must be at least 1");
   }
   const auto max_lease_ms = static_cast<int64_t>(kMaxLeaseSeconds * 1000);
   if (lease_ms < 0 || lease_ms > max_lease_ms) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("lease_ms is ", lease_ms, ", must be in [0, ", max_lease_ms, "]"));
+    return InvalidArgument("lease_ms is ", lease_ms, ", must be in [0, ", max_lease_ms, "]");
   }
   MutexLock lock(&mu_);
   const bool held = Held();
   if (held) TANDEM_RETURN_IF_ERROR(CheckProof(who));
   if (held && epoch < claim_.epoch) {
-    return absl::InvalidArgumentError(absl::StrCat("epoch ", epoch, " of run '", who.run_id,
-                                                   "' is below the live epoch ", claim_.epoch));
+    return InvalidArgument("epoch ", epoch, " of run '", who.run_id, "' is below the live epoch ",
+                           claim_.epoch);
   }
   const bool is_new = !held || epoch != claim_.epoch;
   if (is_new) claim_ = {.run_id = who.run_id, .caller = ScopeOf(who), .epoch = epoch};
@@ -85,8 +82,8 @@ absl::Status Ownership::Release(const CallerProof& who) {
 absl::Status Ownership::CheckOwner(const CallerProof& who) {
   MutexLock lock(&mu_);
   if (!Held()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("run '", who.run_id, "' does not own this server: call InitTransfer first"));
+    return FailedPrecondition("run '", who.run_id,
+                              "' does not own this server: call InitTransfer first");
   }
   TANDEM_RETURN_IF_ERROR(CheckProof(who));
   Renew();
@@ -97,8 +94,8 @@ absl::Status Ownership::CheckEpoch(const CallerProof& who, int64_t epoch) {
   TANDEM_RETURN_IF_ERROR(CheckOwner(who));
   MutexLock lock(&mu_);
   if (epoch == claim_.epoch) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is not the live epoch ",
-                                                    claim_.epoch, " of run '", who.run_id, "'"));
+  return FailedPrecondition("epoch ", epoch, " is not the live epoch ", claim_.epoch, " of run '",
+                            who.run_id, "'");
 }
 
 absl::StatusOr<Standing> Ownership::CheckUser(const CallerProof& who) {
@@ -133,7 +130,7 @@ bool Ownership::Held() const { return !claim_.run_id.empty() && clock_() < lease
 absl::Status Ownership::CheckProof(const CallerProof& who) const {
   const double left = lease_end_ - clock_();
   if (who.run_id != claim_.run_id) {
-    return absl::FailedPreconditionError(absl::StrFormat(
+    return FailedPrecondition(absl::StrFormat(
         "run '%s' owns this server for another %.1f s unless it renews or releases it",
         claim_.run_id, left));
   }
@@ -144,7 +141,7 @@ absl::Status Ownership::CheckProof(const CallerProof& who) const {
     differs = "does not show the secret";
   }
   if (differs == nullptr) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrFormat(
+  return PermissionDenied(absl::StrFormat(
       "run '%s' owns this server for another %.1f s unless it renews or releases it, and this call "
       "%s that it was claimed with; clients without ownership leave run_id empty",
       claim_.run_id, left, differs));

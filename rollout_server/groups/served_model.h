@@ -16,22 +16,14 @@
 namespace tandem::rollout {
 
 struct ServedModel {
-  std::string model_type;
   std::string path;
-  std::string dtype;            // "fp32" or "bf16"
-  std::string numerics;         // "fast", "invariant" or "exact"
+  ModelConfig config;
+  EngineOptions options;
   std::string instruction_set;  // of the kernels
-  std::string in_flight;        // "keep", "recompute", "abort" or "drain"
-  int64_t vocab_size = 0;
-  int64_t max_context_tokens = 0;
   std::string tokenizer_hash;
-  int32_t num_threads = 0;
-  std::vector<int32_t> eos_token_ids;
   std::vector<TensorSpec> tensors;  // what a push must hold, in the engine's order
   DigestMap digests;                // of the weights as loaded
-  // Active faults with their strengths (engine_faults.h); empty: healthy.
-  std::vector<std::string> injected;
-  MachineLimits limits;  // of this machine, measured when the model was loaded
+  MachineLimits limits;             // of this machine, measured when the model was loaded
 };
 
 struct LoadedEngine {

@@ -7,15 +7,12 @@
 #include "common/base/log.h"
 
 namespace tandem::rollout {
-namespace {
 
-void WarnInLog(const std::string& faults, int64_t num_groups) {
+void InjectionAlarm::WarnInLog(const std::string& faults, int64_t num_groups) {
   log::Warning(
       "FAULTS ARE INJECTED: these completions and log-probs are wrong on purpose (drift.inject)",
       {{"faults", faults}, {"groups", num_groups}});
 }
-
-}  // namespace
 
 InjectionAlarm::InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected,
                                Warn warn)
@@ -26,9 +23,6 @@ InjectionAlarm::InjectionAlarm(MetricsRegistry* registry, const std::vector<std:
       ->Set(static_cast<double>(injected.size()));
   if (!faults_.empty()) warn_(faults_, 0);
 }
-
-InjectionAlarm::InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected)
-    : InjectionAlarm(registry, injected, WarnInLog) {}
 
 void InjectionAlarm::OnEvents(const std::vector<EngineEvent>& events) {
   if (faults_.empty()) return;

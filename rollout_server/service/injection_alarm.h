@@ -18,16 +18,16 @@ class InjectionAlarm {
   // `injected`: DescribeFaults. `warn` gets the active faults on one line, and the number of groups
   // so far.
   using Warn = std::function<void(const std::string& faults, int64_t num_groups)>;
-  InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected, Warn warn);
-
-  // Warns in the log.
-  InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected);
+  InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected,
+                 Warn warn = WarnInLog);
 
   void OnEvents(const std::vector<EngineEvent>& events);
 
   static constexpr int64_t kGroupsBetween = 100;
 
  private:
+  static void WarnInLog(const std::string& faults, int64_t num_groups);
+
   const std::string faults_;  // one line; empty: none
   const Warn warn_;
   int64_t num_groups_ = 0;

@@ -1,6 +1,5 @@
 #include "rollout_server/service/rollout_messages.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/refusal.h"
 #include "common/weights/digest.h"
@@ -43,17 +42,10 @@ std::string FingerprintOf(const v1::GenerateGroupRequest& request) {
 }
 
 v1::FinishReason ReasonToWire(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return v1::FINISH_REASON_STOP;
-    case FinishReason::kLength:
-      return v1::FINISH_REASON_LENGTH;
-    case FinishReason::kStopString:
-      return v1::FINISH_REASON_STOP_STRING;
-    case FinishReason::kStoppedEarly:
-      return v1::FINISH_REASON_STOPPED_EARLY;
-  }
-  return v1::FINISH_REASON_UNSPECIFIED;
+  constexpr v1::FinishReason kReasons[] = {v1::FINISH_REASON_STOP, v1::FINISH_REASON_LENGTH,
+                                           v1::FINISH_REASON_STOP_STRING,
+                                           v1::FINISH_REASON_STOPPED_EARLY};
+  return kReasons[static_cast<size_t>(reason)];
 }
 
 // The most bytes that a token without its support, and one entry of its top_logprobs, take on the
@@ -67,11 +59,11 @@ absl::Status CheckLargestCompletion(const SamplingParams& sampling) {
   const int64_t token_bytes = kTokenWireBytes + sampling.top_logprobs * kTopLogprobWireBytes;
   if (sampling.max_new_tokens * token_bytes <= rpc::kMaxMessageBytes) return absl::OkStatus();
   return rpc::Refused(
-      absl::StatusCode::kInvalidArgument, rpc::Refusal::kTooLarge,
-      absl::StrCat("a completion of sampling.max_new_tokens = ", sampling.max_new_tokens,
-                   " with sampling.top_logprobs = ", sampling.top_logprobs, " takes up to ",
-                   sampling.max_new_tokens * token_bytes, " bytes, a message at most ",
-                   rpc::kMaxMessageBytes, ": lower one of them"));
+      rpc::Refusal::kTooLarge,
+      InvalidArgument("a completion of sampling.max_new_tokens = ", sampling.max_new_tokens,
+                      " with sampling.top_logprobs = ", sampling.top_logprobs, " takes up to ",
+                      sampling.max_new_tokens * token_bytes, " bytes, a message at most ",
+                      rpc::kMaxMessageBytes, ": lower one of them"));
 }
 
 template <typename T>
@@ -97,7 +89,7 @@ absl::StatusOr<ScoreOptions> ScoreOptionsFromWire(const v1::ScoreRequest& reques
     options.path = ScorePath::kDecode;
   } else if (request.path() != v1::SCORE_PATH_PREFILL &&
              request.path() != v1::SCORE_PATH_UNSPECIFIED) {
-    return absl::InvalidArgumentError(absl::StrCat("path is ", request.path()));
+    return InvalidArgument("path is ", request.path());
   }
   TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
   return options;
@@ -106,13 +98,13 @@ absl::StatusOr<ScoreOptions> ScoreOptionsFromWire(const v1::ScoreRequest& reques
 }  // namespace
 
 absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupRequest& request) {
-  if (!request.has_sampling()) return absl::InvalidArgumentError("sampling is missing");
+  if (!request.has_sampling()) return InvalidArgument("sampling is missing");
   if (request.num_completions() < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_completions is ", request.num_completions(), ", must be at least 1"));
+    return InvalidArgument("num_completions is ", request.num_completions(),
+                           ", must be at least 1");
   }
   if (request.prompt_token_ids().empty()) {
-    return absl::InvalidArgumentError("prompt_token_ids is empty");
+    return InvalidArgument("prompt_token_ids is empty");
   }
   TANDEM_RETURN_IF_ERROR(CheckRunId(request.run_id()));
   GroupSubmission submission;
@@ -128,19 +120,17 @@ absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupReques
   TANDEM_RETURN_IF_ERROR(CheckLargestCompletion(submission.request.sampling));
   const float penalty = request.sampling().repetition_penalty();
   if (penalty != 0 && penalty != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.repetition_penalty is ", penalty,
-                     ": it is not supported, since log-probs under it "
-                     "depend on ids in a way the trainer does not re-score; leave it out"));
+    return InvalidArgument("sampling.repetition_penalty is ", penalty,
+                           ": it is not supported, since log-probs under it "
+                           "depend on ids in a way the trainer does not re-score; leave it out");
   }
   if (!v1::Delivery_IsValid(request.delivery())) {
-    return absl::InvalidArgumentError(absl::StrCat("delivery is ", request.delivery()));
+    return InvalidArgument("delivery is ", request.delivery());
   }
   const uint64_t hash = HashTokenIds(submission.request.prompt);
   if (request.prompt_hash() != 0 && request.prompt_hash() != hash) {
-    return absl::InvalidArgumentError(absl::StrCat("prompt_hash is ", request.prompt_hash(),
-                                                   " but the ids hash to ", hash,
-                                                   ": the prompt changed on the way"));
+    return InvalidArgument("prompt_hash is ", request.prompt_hash(), " but the ids hash to ", hash,
+                           ": the prompt changed on the way");
   }
   if (request.has_admission_batch()) {
     submission.batch =
@@ -204,27 +194,28 @@ absl::Status CheckMessage(const FinishedCompletion& completion, const SamplingPa
   }
   if (bytes + support_bytes <= rpc::kMaxMessageBytes) return absl::OkStatus();
   return rpc::Refused(
-      absl::StatusCode::kResourceExhausted, rpc::Refusal::kTooLarge,
-      absl::StrCat("completion ", completion.index, " of ", completion.token_ids.size(),
-                   " tokens takes ", bytes + support_bytes, " bytes, ", support_bytes,
-                   " of them for supports; a message has at most ", rpc::kMaxMessageBytes,
-                   sampling.packed_support
-                       ? ": ask for fewer tokens, or filters that leave fewer ids"
-                       : ": ask for sampling.packed_support, or for fewer tokens"));
+      rpc::Refusal::kTooLarge,
+      ResourceExhausted("completion ", completion.index, " of ", completion.token_ids.size(),
+                        " tokens takes ", bytes + support_bytes, " bytes, ", support_bytes,
+                        " of them for supports; a message has at most ", rpc::kMaxMessageBytes,
+                        sampling.packed_support
+                            ? ": ask for fewer tokens, or filters that leave fewer ids"
+                            : ": ask for sampling.packed_support, or for fewer tokens"));
 }
 
-void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire) {
-  wire->set_num_completions(summary.num_completions);
-  wire->set_num_prompt_tokens_cached(summary.num_prompt_tokens_cached);
-  wire->set_queue_ms(summary.queue_ms);
-  wire->set_prefill_ms(summary.prefill_ms);
-  wire->set_decode_ms(summary.decode_ms);
-  wire->set_incomplete(summary.incomplete);
+void ReportToWire(const GroupReport& report, v1::GroupDone* wire) {
+  const auto ms = [](double from, double to) { return from > 0 ? (to - from) * 1e3 : 0; };
+  wire->set_num_completions(static_cast<int32_t>(report.num_completions));
+  wire->set_num_prompt_tokens_cached(report.num_prompt_tokens_cached);
+  wire->set_queue_ms(ms(report.arrived, report.started));
+  wire->set_prefill_ms(ms(report.started, report.decoding));
+  wire->set_decode_ms(ms(report.decoding, report.ended));
+  wire->set_incomplete(report.incomplete);
 }
 
 absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int64_t vocab_size,
                                             int64_t max_context_tokens) {
-  if (request.sequences().empty()) return absl::InvalidArgumentError("no sequences");
+  if (request.sequences().empty()) return InvalidArgument("no sequences");
   ScoreQuestion question;
   TANDEM_ASSIGN_OR_RETURN(question.options, ScoreOptionsFromWire(request));
   int64_t total = 0;
@@ -232,31 +223,28 @@ absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int
     const auto& ids = request.sequences(i).token_ids();
     total += ids.size();
     if (ids.size() < 2 || ids.size() > max_context_tokens) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "sequence ", i, " has ", ids.size(), " ids, must be in [2, ", max_context_tokens, "]"));
+      return InvalidArgument("sequence ", i, " has ", ids.size(), " ids, must be in [2, ",
+                             max_context_tokens, "]");
     }
     if (total > kMaxScoreTokens) {
-      return rpc::Refused(
-          absl::StatusCode::kInvalidArgument, rpc::Refusal::kTooLarge,
-          absl::StrCat("more than ", kMaxScoreTokens, " ids in one call: split it"));
+      return rpc::Refused(rpc::Refusal::kTooLarge, InvalidArgument("more than ", kMaxScoreTokens,
+                                                                   " ids in one call: split it"));
     }
     const int32_t prompt = request.sequences(i).num_prompt_tokens();
     if (prompt < 0 || prompt >= ids.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("num_prompt_tokens of sequence ", i, " is ",
-                                                     prompt, ", must be in [0, ", ids.size() - 1,
-                                                     "]"));
+      return InvalidArgument("num_prompt_tokens of sequence ", i, " is ", prompt,
+                             ", must be in [0, ", ids.size() - 1, "]");
     }
     for (const int32_t id : ids) {
       if (id < 0 || id >= vocab_size) {
-        return absl::InvalidArgumentError(absl::StrCat("sequence ", i, " has id ", id,
-                                                       " outside the vocabulary of ", vocab_size));
+        return InvalidArgument("sequence ", i, " has id ", id, " outside the vocabulary of ",
+                               vocab_size);
       }
     }
     question.sequences.push_back({{ids.begin(), ids.end()}, prompt});
     const uint64_t hash = request.sequences(i).token_hash();
     if (hash != 0 && hash != HashTokenIds(question.sequences.back().ids)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token_hash of sequence ", i, " differs: the ids changed on the way"));
+      return InvalidArgument("token_hash of sequence ", i, " differs: the ids changed on the way");
     }
   }
   return question;

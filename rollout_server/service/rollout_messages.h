@@ -33,7 +33,7 @@ void CompletionToWire(const FinishedCompletion& completion, const SamplingParams
 //   RESOURCE_EXHAUSTED  TOO_LARGE (common/rpc/refusal.h)
 absl::Status CheckMessage(const FinishedCompletion& completion, const SamplingParams& sampling);
 
-void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire);
+void ReportToWire(const GroupReport& report, v1::GroupDone* wire);
 
 struct ScoreQuestion {
   std::vector<ScoreSequence> sequences;

@@ -122,9 +122,9 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
       CompletionToWire(**completion, sampling_, response_.mutable_completion());
       writing_ = true;
       StartWrite(&response_);
-    } else if (const auto* summary = std::get_if<GroupSummary>(&item)) {
+    } else if (const auto* report = std::get_if<GroupReport>(&item)) {
       if (done_written_) return FinishOnce(grpc::Status::OK);
-      SummaryToWire(*summary, response_.mutable_done());
+      ReportToWire(*report, response_.mutable_done());
       done_written_ = true;
       writing_ = true;
       StartWrite(&response_);
@@ -180,7 +180,7 @@ class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_fro
 
  private:
   absl::Status Wanted() const {
-    return cancelled_.load() ? absl::CancelledError("the caller is gone") : absl::OkStatus();
+    return cancelled_.load() ? Cancelled("the caller is gone") : absl::OkStatus();
   }
 
   void Refuse(const absl::Status& status) {
@@ -260,7 +260,12 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     TANDEM_ASSIGN_OR_RETURN(const Standing standing, parts_.ownership->CheckUser(who));
     TANDEM_ASSIGN_OR_RETURN(GroupSubmission submission, SubmissionFromWire(request));
     submission.caller = ScopeOf(who);
-    if (standing == Standing::kNotOwner) PutBehindTheOwner(&submission);
+    if (standing == Standing::kNotOwner) {
+      // While a run owns the server, groups of clients without ownership wait behind the owner's
+      // groups, and get half of the queue and of the memory.
+      submission.request.priority = std::numeric_limits<int32_t>::min();
+      submission.yields = true;
+    }
     submission.unowned = standing == Standing::kUnowned;
     submission.seconds_left = SecondsLeft(context);
     submission.trace = TraceOf(context);
@@ -269,19 +274,11 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     parts_.ownership->NoteAsked(who, request.min_weight_version());
     const int64_t live = parts_.weights->live()->version.value;
     if (live < request.min_weight_version()) {
-      return absl::FailedPreconditionError(absl::StrCat("live weights are version ", live,
-                                                        ", the call wants at least ",
-                                                        request.min_weight_version()));
+      return FailedPrecondition("live weights are version ", live, ", the call wants at least ",
+                                request.min_weight_version());
     }
     submission.live_version = live;
     return submission;
-  }
-
-  // While a run owns the server, groups of clients without ownership wait behind the owner's
-  // groups, and get half of the queue and of the memory.
-  static void PutBehindTheOwner(GroupSubmission* submission) {
-    submission->request.priority = std::numeric_limits<int32_t>::min();
-    submission->yields = true;
   }
 
   // A run may have claimed the server while the group was on its way into the registry, too late
@@ -296,10 +293,10 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(who).status());
     const std::string caller = ScopeOf(who);
     if (caller.empty()) {
-      return absl::PermissionDeniedError(absl::StrCat(
+      return PermissionDenied(
           "nobody can tell whose groups this caller may end: show the secret that the group was "
           "asked for with (metadata '",
-          rpc::kCallerSecretKey, "'), or cancel the GenerateGroup call"));
+          rpc::kCallerSecretKey, "'), or cancel the GenerateGroup call");
     }
     return request.finish_early() ? parts_.groups->StopEarly(who.run_id, request.group_id(), caller)
                                   : parts_.groups->Abort(who.run_id, request.group_id(), caller);
@@ -308,41 +305,45 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
   absl::StatusOr<ScoreQuestion> AdmitScore(const grpc::CallbackServerContext& context,
                                            const v1::ScoreRequest& request, Standing* standing) {
     TANDEM_RETURN_IF_ERROR(CheckDeadline(context));
-    if (parts_.draining->load()) return absl::UnavailableError("the server is draining");
+    if (parts_.draining->load()) return Unavailable("the server is draining");
     TANDEM_ASSIGN_OR_RETURN(*standing,
                             parts_.ownership->CheckUser(ProofOf(context, request.run_id())));
-    return ScoreFromWire(request, parts_.model->vocab_size, parts_.model->max_context_tokens);
+    return ScoreFromWire(request, parts_.model->config.vocab_size,
+                         parts_.model->config.max_position_embeddings);
   }
 
   absl::Status CheckDeadline(const grpc::CallbackServerContext& context) const {
     const double left = SecondsLeft(context), most = parts_.max_deadline_seconds;
     if (left <= 0) {
-      return absl::DeadlineExceededError("the call's deadline passed before it started");
+      return DeadlineExceeded("the call's deadline passed before it started");
     }
     if (left <= most * kTimeoutRounding) return absl::OkStatus();
     return rpc::Refused(
-        absl::StatusCode::kInvalidArgument, rpc::Refusal::kDeadlineTooFar,
-        absl::StrCat(std::isinf(left) ? std::string("the call has no deadline")
-                                      : absl::StrCat("the call's deadline is in ", left, " s"),
-                     ": give it one of at most ", most, " s (server.max_deadline_seconds)"));
+        rpc::Refusal::kDeadlineTooFar,
+        InvalidArgument(std::isinf(left) ? std::string("the call has no deadline")
+                                         : absl::StrCat("the call's deadline is in ", left, " s"),
+                        ": give it one of at most ", most, " s (server.max_deadline_seconds)"));
   }
 
   void FillInfo(v1::GetInfoResponse* info) {
     const ServedModel& model = *parts_.model;
     info->set_server_version(
         absl::StrCat(std::string(ProjectVersion()), " ", std::string(GitCommit())));
-    info->set_model_type(model.model_type);
+    info->set_model_type(model.config.model_type);
     info->set_model_path(model.path);
-    info->set_dtype(model.dtype);
-    info->set_numerics(model.numerics);
+    info->set_dtype(model.options.dtype == ComputeDType::kBf16 ? "bf16" : "fp32");
+    info->set_numerics(std::string(NumericsName(model.options.numerics)));
     info->set_instruction_set(model.instruction_set);
-    info->set_in_flight(model.in_flight);
-    for (const std::string& fault : model.injected) info->add_injected(fault);
-    info->set_vocab_size(model.vocab_size);
-    info->set_max_context_tokens(model.max_context_tokens);
+    info->set_in_flight(std::string(InFlightName(model.options.in_flight)));
+    for (std::string& fault : DescribeFaults(model.options.faults)) {
+      info->add_injected(std::move(fault));
+    }
+    info->set_vocab_size(model.config.vocab_size);
+    info->set_max_context_tokens(model.config.max_position_embeddings);
     info->set_tokenizer_hash(model.tokenizer_hash);
-    info->set_num_threads(model.num_threads);
-    for (const int32_t id : model.eos_token_ids) info->add_eos_token_ids(id);
+    info->set_num_threads(model.options.compute_threads());
+    info->mutable_eos_token_ids()->Assign(model.config.eos_token_ids.begin(),
+                                          model.config.eos_token_ids.end());
     const EngineStats stats = parts_.engine->stats();
     info->set_kv_capacity_tokens(stats.kv_capacity_tokens);
     info->set_kv_used_tokens(stats.kv_used_tokens);

@@ -6,22 +6,27 @@ namespace tandem::rollout {
 
 using nlohmann::ordered_json;
 
+namespace {
+
+void Write(History* history, const ordered_json& event) {
+  if (history != nullptr) history->Write(event);
+}
+
+}  // namespace
+
 void ServerHistory::Started(std::string_view in_flight, const DigestMap& digests) {
-  if (history_ == nullptr) return;
-  history_->Write({{"event", "started"},
-                   {"in_flight", std::string(in_flight)},
-                   {"version", 0},
-                   {"digest", CombinedDigest(digests)}});
+  Write(history_.get(), {{"event", "started"},
+                         {"in_flight", std::string(in_flight)},
+                         {"version", 0},
+                         {"digest", CombinedDigest(digests)}});
 }
 
 void ServerHistory::Listens(const std::string& address) {
-  if (history_ == nullptr) return;
-  history_->Write({{"event", "listens"}, {"address", address}});
+  Write(history_.get(), {{"event", "listens"}, {"address", address}});
 }
 
 void ServerHistory::Drew(const std::string& run_id, int64_t group_id,
                          const FinishedCompletion& completion) {
-  if (history_ == nullptr) return;
   ordered_json event = {{"event", "drawn"},
                         {"run_id", run_id},
                         {"group_id", group_id},
@@ -36,25 +41,22 @@ void ServerHistory::Drew(const std::string& run_id, int64_t group_id,
     event["found_kv"] = {{"of_install", completion.found_kv->of_install},
                          {"at_install", completion.found_kv->at_install}};
   }
-  history_->Write(event);
+  Write(history_.get(), event);
 }
 
 void ServerHistory::Installed(WeightVersion version) {
-  if (history_ == nullptr) return;
-  history_->Write({{"event", "installed"}, {"version", version.value}});
+  Write(history_.get(), {{"event", "installed"}, {"version", version.value}});
 }
 
 void ServerHistory::EpochBegan(const std::string& run_id, int64_t epoch) {
-  if (history_ == nullptr) return;
-  history_->Write({{"event", "epoch"}, {"run_id", run_id}, {"epoch", epoch}});
+  Write(history_.get(), {{"event", "epoch"}, {"run_id", run_id}, {"epoch", epoch}});
 }
 
 void ServerHistory::Committed(int64_t epoch, WeightVersion version, const DigestMap& digests) {
-  if (history_ == nullptr) return;
-  history_->Write({{"event", "committed"},
-                   {"epoch", epoch},
-                   {"version", version.value},
-                   {"digest", CombinedDigest(digests)}});
+  Write(history_.get(), {{"event", "committed"},
+                         {"epoch", epoch},
+                         {"version", version.value},
+                         {"digest", CombinedDigest(digests)}});
 }
 
 }  // namespace tandem::rollout

@@ -1,10 +1,10 @@
 #include "rollout_server/service/server_metrics.h"
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "common/base/clock.h"
 
 namespace tandem::rollout {
 namespace {
@@ -63,36 +63,31 @@ ServerMetrics::ServerMetrics(MetricsRegistry* registry, const MachineLimits& lim
       ->Set(std::max(limits.flops_per_second, limits.bf16_flops_per_second));
 }
 
-void ServerMetrics::AddSince(Counter* counter, uint64_t now, uint64_t* seen) {
-  counter->Add(static_cast<double>(now - *seen));
-  *seen = now;
-}
-
-void ServerMetrics::AddRoofline(const EngineStats& stats) {
-  step_seconds_->Add(stats.step_seconds - seen_.step_seconds);
-  step_bytes_->Add(stats.step_bytes - seen_.step_bytes);
-  step_flops_->Add(stats.step_flops - seen_.step_flops);
-  const double seconds = stats.step_seconds - window_.step_seconds;
-  if (seconds < kWindowSeconds || limits_.flops_per_second <= 0) return;
-  limit_share_->Set(RooflineSeconds(limits_, stats.step_bytes - window_.step_bytes,
-                                    stats.step_flops - window_.step_flops) /
-                    seconds);
-  window_ = stats;
-}
-
 void ServerMetrics::OnStats(const EngineStats& stats) {
-  AddRoofline(stats);
-  AddSince(sampled_tokens_, stats.num_tokens_sampled, &seen_.num_tokens_sampled);
-  AddSince(prompt_tokens_, stats.num_prompt_tokens_computed, &seen_.num_prompt_tokens_computed);
-  AddSince(preemptions_, stats.num_preemptions, &seen_.num_preemptions);
+  const auto add = [&](Counter* counter, auto EngineStats::*total) {
+    counter->Add(static_cast<double>(stats.*total - seen_.*total));
+  };
+  add(step_seconds_, &EngineStats::step_seconds);
+  add(step_bytes_, &EngineStats::step_bytes);
+  add(step_flops_, &EngineStats::step_flops);
+  add(sampled_tokens_, &EngineStats::num_tokens_sampled);
+  add(prompt_tokens_, &EngineStats::num_prompt_tokens_computed);
+  add(preemptions_, &EngineStats::num_preemptions);
+  add(prefix_hits_, &EngineStats::num_prefix_hits);
+  add(prefix_misses_, &EngineStats::num_prefix_misses);
+  add(prefix_evictions_, &EngineStats::num_prefix_evictions);
   for (size_t cause = 0; cause < kNumGroupFailures; ++cause) {
-    AddSince(groups_failed_[cause], stats.num_groups_failed[cause],
-             &seen_.num_groups_failed[cause]);
+    groups_failed_[cause]->Add(
+        static_cast<double>(stats.num_groups_failed[cause] - seen_.num_groups_failed[cause]));
   }
-  AddSince(prefix_hits_, stats.num_prefix_hits, &seen_.num_prefix_hits);
-  AddSince(prefix_misses_, stats.num_prefix_misses, &seen_.num_prefix_misses);
-  AddSince(prefix_evictions_, stats.num_prefix_evictions, &seen_.num_prefix_evictions);
   seen_ = stats;
+  const double seconds = stats.step_seconds - window_.step_seconds;
+  if (seconds >= kWindowSeconds && limits_.flops_per_second > 0) {
+    limit_share_->Set(RooflineSeconds(limits_, stats.step_bytes - window_.step_bytes,
+                                      stats.step_flops - window_.step_flops) /
+                      seconds);
+    window_ = stats;
+  }
   kv_used_->Set(static_cast<double>(stats.kv_used_tokens));
   kv_capacity_->Set(static_cast<double>(stats.kv_capacity_tokens));
 }
@@ -132,8 +127,7 @@ void ServerMetrics::OnCommit(const WeightReceiver::CommitReport& report) {
   commits_->Add();
   commit_seconds_->Observe(report.verify_seconds + report.pack_seconds + report.pause_seconds);
   commit_pause_->Set(report.pause_seconds);
-  commit_time_->Set(
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  commit_time_->Set(UnixSeconds());
 }
 
 void ServerMetrics::OnCommitFailed(const absl::Status& status) {

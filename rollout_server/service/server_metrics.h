@@ -43,15 +43,9 @@ class ServerMetrics {
   void OnCommitFailed(const absl::Status& status);
 
  private:
-  void AddSince(Counter* counter, uint64_t now, uint64_t* seen);
-  void AddRoofline(const EngineStats& stats);
-
   // Bounds of histograms, in seconds.
   static std::vector<double> CallBounds() {
     return {0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
-  }
-  static std::vector<double> TokenBounds() {
-    return {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5};
   }
 
   MetricsRegistry* const registry_;
@@ -103,7 +97,7 @@ class ServerMetrics {
                               "Groups from arrival to their first token.", CallBounds());
   HistogramMetric* const inter_token_seconds_ = registry_->GetHistogram(
       "tandem_inter_token_seconds", "Mean time between two tokens of a group's longest completion.",
-      TokenBounds());
+      {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5});
   Counter* const spanning_tokens_ =
       registry_->GetCounter("tandem_tokens_spanning_versions_total",
                             "Tokens of completions that more than one weight version drew.");

@@ -44,10 +44,10 @@ struct ServiceParts {
 // returns; it never computes.
 std::unique_ptr<grpc::Service> MakeRolloutService(const ServiceParts& parts);
 
-// WeightService: the weight push (weight sync; stage 9; contract in proto/weights.proto). Commits and
-// claims run one after the other on `worker`. Calls that wait for other members of the push group run
-// on `push_worker`. Chunks are copied on the gRPC thread that reads them. Both threads must outlive
-// the service.
+// WeightService: the weight push (weight sync; stage 9; contract in proto/weights.proto). Commits
+// and claims run one after the other on `worker`. Calls that wait for other members of the push
+// group run on `push_worker`. Chunks are copied on the gRPC thread that reads them. Both threads
+// must outlive the service.
 std::unique_ptr<grpc::Service> MakeWeightService(const ServiceParts& parts, WorkerThread* worker,
                                                  WorkerThread* push_worker);
 

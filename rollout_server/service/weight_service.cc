@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/grpc_call.h"
@@ -47,17 +46,13 @@ absl::StatusOr<std::vector<TensorSpec>> ManifestFromWire(const wire::WeightManif
 }
 
 absl::StatusOr<WireForm> FormFromWire(const wire::TensorForm& form) {
-  switch (form.encoding()) {
-    case wire::TensorForm::ENCODING_DENSE:
-      return WireForm{TensorEncoding::kDense, form.num_bytes()};
-    case wire::TensorForm::ENCODING_MASK:
-      return WireForm{TensorEncoding::kMask, form.num_bytes()};
-    case wire::TensorForm::ENCODING_GAPS:
-      return WireForm{TensorEncoding::kGaps, form.num_bytes()};
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("encoding ", static_cast<int>(form.encoding()), " is not known here"));
+  for (const auto& [on_wire, encoding] :
+       {std::pair(wire::TensorForm::ENCODING_DENSE, TensorEncoding::kDense),
+        {wire::TensorForm::ENCODING_MASK, TensorEncoding::kMask},
+        {wire::TensorForm::ENCODING_GAPS, TensorEncoding::kGaps}}) {
+    if (form.encoding() == on_wire) return WireForm{encoding, form.num_bytes()};
   }
+  return InvalidArgument("encoding ", static_cast<int>(form.encoding()), " is not known here");
 }
 
 absl::StatusOr<std::optional<WeightReceiver::Delta>> DeltaFromWire(
@@ -121,9 +116,10 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   grpc::ServerUnaryReactor* InitTransfer(grpc::CallbackServerContext* context,
                                          const wire::InitTransferRequest* request,
                                          wire::InitTransferResponse* response) override {
-    return On(worker_, context, [this, request, response, who = Proof(*context, *request)] {
-      return Init(who, *request, response);
-    });
+    return On(worker_, context,
+              [this, request, response, who = ProofOf(*context, request->run_id())] {
+                return Init(who, *request, response);
+              });
   }
 
   grpc::ServerUnaryReactor* BeginUpdate(grpc::CallbackServerContext* context,
@@ -131,19 +127,18 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
                                         wire::BeginUpdateResponse* response) override {
     return On(
         worker_, context,
-        [this, request, response, who = Proof(*context, *request)]() -> absl::Status {
+        [this, request, response, who = ProofOf(*context, request->run_id())]() -> absl::Status {
           TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(who, request->epoch()));
           TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorSpec> tensors,
                                   ManifestFromWire(request->manifest()));
           TANDEM_ASSIGN_OR_RETURN(const auto delta, DeltaFromWire(*request));
           const WeightVersion version = {request->manifest().version()};
           if (delta && request->on_device()) {
-            return absl::InvalidArgumentError("a delta cannot arrive on the device: send it dense");
+            return InvalidArgument("a delta cannot arrive on the device: send it dense");
           }
-          TANDEM_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
-                                  request->on_device()
-                                      ? parts_.weights->BeginOnDevice(version, tensors)
-                                      : parts_.weights->Begin(version, tensors, delta));
+          TANDEM_ASSIGN_OR_RETURN(
+              const std::vector<int64_t> sizes,
+              parts_.weights->Begin(version, tensors, delta, request->on_device()));
           response->set_staging_bytes(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
           return absl::OkStatus();
         });
@@ -159,7 +154,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
                                           wire::JoinPushGroupResponse* response) override {
     return On(
         push_worker_, context,
-        [this, request, response, who = Proof(*context, *request),
+        [this, request, response, who = ProofOf(*context, request->run_id()),
          peer = context->peer()]() -> absl::Status {
           const auto check = [&] { return parts_.ownership->CheckEpoch(who, request->epoch()); };
           TANDEM_RETURN_IF_ERROR(check());
@@ -183,29 +178,30 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   grpc::ServerUnaryReactor* ReceiveBuckets(grpc::CallbackServerContext* context,
                                            const wire::ReceiveBucketsRequest* request,
                                            wire::ReceiveBucketsResponse* response) override {
-    return On(push_worker_, context, [this, request, response, who = Proof(*context, *request)] {
-      return Receive(who, *request, response);
-    });
+    return On(push_worker_, context,
+              [this, request, response, who = ProofOf(*context, request->run_id())] {
+                return Receive(who, *request, response);
+              });
   }
 
   grpc::ServerUnaryReactor* CommitUpdate(grpc::CallbackServerContext* context,
                                          const wire::CommitUpdateRequest* request,
                                          wire::CommitUpdateResponse* response) override {
-    return On(
-        worker_, context,
-        [this, request, response, who = Proof(*context, *request), trace = TraceOf(*context)] {
-          ScopedSpan span({parts_.tracer, trace}, "commit_update", SpanKind::kServer);
-          span.Set("tandem.weight_version", request->version());
-          const absl::Status status = Commit(who, *request, response);
-          span.SetError(std::string(status.message()));
-          return status;
-        });
+    return On(worker_, context,
+              [this, request, response, who = ProofOf(*context, request->run_id()),
+               trace = TraceOf(*context)] {
+                ScopedSpan span({parts_.tracer, trace}, "commit_update", SpanKind::kServer);
+                span.Set("tandem.weight_version", request->version());
+                const absl::Status status = Commit(who, *request, response);
+                span.SetError(std::string(status.message()));
+                return status;
+              });
   }
 
   grpc::ServerUnaryReactor* AbortUpdate(grpc::CallbackServerContext* context,
                                         const wire::AbortUpdateRequest* request,
                                         wire::AbortUpdateResponse* response) override {
-    const absl::Status owner = parts_.ownership->CheckOwner(Proof(*context, *request));
+    const absl::Status owner = parts_.ownership->CheckOwner(ProofOf(*context, request->run_id()));
     if (owner.ok()) {
       parts_.push_seat->Abort("the trainer aborted the push");
       response->set_aborted(parts_.weights->Abort({request->version()}));
@@ -216,7 +212,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
                                   const wire::PauseRequest* request,
                                   wire::PauseResponse*) override {
-    const absl::Status owner = parts_.ownership->CheckOwner(Proof(*context, *request));
+    const absl::Status owner = parts_.ownership->CheckOwner(ProofOf(*context, request->run_id()));
     if (!owner.ok()) return Answer(context, owner);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     parts_.engine->Pause([this, reactor](const absl::Status& done) { End(reactor, done); });
@@ -226,7 +222,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
                                    const wire::ResumeRequest* request,
                                    wire::ResumeResponse*) override {
-    const absl::Status owner = parts_.ownership->CheckOwner(Proof(*context, *request));
+    const absl::Status owner = parts_.ownership->CheckOwner(ProofOf(*context, request->run_id()));
     if (!owner.ok()) return Answer(context, owner);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     parts_.engine->Resume([this, reactor](const absl::Status& done) { End(reactor, done); });
@@ -236,7 +232,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   grpc::ServerUnaryReactor* GetWeightInfo(grpc::CallbackServerContext* context,
                                           const wire::GetWeightInfoRequest* request,
                                           wire::GetWeightInfoResponse* response) override {
-    const auto standing = parts_.ownership->CheckUser(Proof(*context, *request));
+    const auto standing = parts_.ownership->CheckUser(ProofOf(*context, request->run_id()));
     if (!standing.ok()) return Answer(context, standing.status());
     const std::shared_ptr<const WeightReceiver::Live> live = parts_.weights->live();
     response->set_live_version(live->version.value);
@@ -254,12 +250,6 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   }
 
  private:
-  // `Request`: a message that names its run.
-  template <typename Request>
-  static CallerProof Proof(const grpc::CallbackServerContext& context, const Request& request) {
-    return ProofOf(context, request.run_id());
-  }
-
   // Counts refused calls.
   void End(grpc::ServerUnaryReactor* reactor, const absl::Status& status) {
     if (!status.ok()) parts_.metrics->OnRejected(status);
@@ -280,8 +270,8 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     const bool taken =
         worker->Run([this, reactor, work = std::move(work)] { End(reactor, work()); });
     if (!taken) {
-      End(reactor, absl::ResourceExhaustedError(absl::StrCat(
-                       "more than ", WorkerThread::kMaxWaiting, " weight calls are waiting")));
+      End(reactor,
+          ResourceExhausted("more than ", WorkerThread::kMaxWaiting, " weight calls are waiting"));
     }
     return reactor;
   }
@@ -317,8 +307,8 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
                        wire::ReceiveBucketsResponse* response) {
     TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(who, request.epoch()));
     if (request.bucket_bytes() < 1 || request.bucket_bytes() > kMaxBucketBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("buckets of ", request.bucket_bytes(),
-                                                     " bytes: want 1 to ", kMaxBucketBytes));
+      return InvalidArgument("buckets of ", request.bucket_bytes(), " bytes: want 1 to ",
+                             kMaxBucketBytes);
     }
     const WeightVersion version = {request.version()};
     TANDEM_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, parts_.weights->StagedSizes(version));

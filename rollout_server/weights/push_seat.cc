@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::rollout {
@@ -22,24 +21,22 @@ constexpr std::string_view kHostMarks = ".-_:%[]";  // beside letters and digits
 
 absl::Status Check(const comm::PushSeatOffer& offer) {
   if (offer.rank < 1 || offer.rank >= static_cast<int>(offer.members.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", offer.rank, " of a push group of ",
-                                                   offer.members.size(), ": servers have 1 to ",
-                                                   offer.members.size() - 1));
+    return InvalidArgument("rank ", offer.rank, " of a push group of ", offer.members.size(),
+                           ": servers have 1 to ", offer.members.size() - 1);
   }
   // The collective library writes the host to the log unchanged.
   if (!std::ranges::all_of(offer.store_host, [](unsigned char c) {
         return absl::ascii_isalnum(c) ||
                kHostMarks.find(static_cast<char>(c)) != std::string_view::npos;
       })) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "store_host is neither a host name nor an address: want letters, digits and .-_:%[]");
   }
   if (offer.store_host.empty() || offer.store_port < 1 || offer.store_port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no store at '", offer.store_host, "' port ", offer.store_port));
+    return InvalidArgument("no store at '", offer.store_host, "' port ", offer.store_port);
   }
   if (offer.deadline <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("a push group without a deadline");
+    return InvalidArgument("a push group without a deadline");
   }
   return absl::OkStatus();
 }
@@ -69,8 +66,7 @@ struct PushSeat::Joining {
   CondVar changed;
   std::string why_called_off ABSL_GUARDED_BY(mu);
   bool ended ABSL_GUARDED_BY(mu) = false;
-  absl::StatusOr<std::shared_ptr<comm::PushMember>> member ABSL_GUARDED_BY(mu) =
-      absl::UnknownError("");
+  absl::StatusOr<std::shared_ptr<comm::PushMember>> member ABSL_GUARDED_BY(mu) = Unknown("");
 };
 
 absl::StatusOr<std::shared_ptr<comm::PushMember>> PushSeat::JoinUnlessCalledOff(
@@ -78,7 +74,7 @@ absl::StatusOr<std::shared_ptr<comm::PushMember>> PushSeat::JoinUnlessCalledOff(
   offer.called_off = joining->called_off;
   {
     MutexLock lock(&joining->mu);
-    if (joining->called_off->load()) return absl::AbortedError(joining->why_called_off);
+    if (joining->called_off->load()) return Aborted(joining->why_called_off);
   }
   std::thread([joining, offer] {
     absl::StatusOr<std::shared_ptr<comm::PushMember>> member = comm::JoinPushGroup(offer);
@@ -95,7 +91,7 @@ absl::StatusOr<std::shared_ptr<comm::PushMember>> PushSeat::JoinUnlessCalledOff(
   const auto until = std::chrono::steady_clock::now() + kGoodbye;
   while (!joining->ended && joining->changed.WaitUntil(&joining->mu, until)) {
   }
-  if (joining->called_off->load()) return absl::AbortedError(joining->why_called_off);
+  if (joining->called_off->load()) return Aborted(joining->why_called_off);
   return std::move(joining->member);
 }
 
@@ -109,34 +105,28 @@ absl::Status PushSeat::Join(const comm::PushSeatOffer& offer,
     TANDEM_RETURN_IF_ERROR(closed_);
     joining_ = joining;
   }
-  absl::StatusOr<std::shared_ptr<comm::PushMember>> member = absl::UnknownError("");
-  if (const absl::Status offered = still_offered(); offered.ok()) {
-    member = JoinUnlessCalledOff(offer, joining);
-  } else {
-    member = offered;
-  }
+  const absl::Status offered = still_offered();
+  auto member = offered.ok() ? JoinUnlessCalledOff(offer, joining) : offered;
   MutexLock lock(&mu_);
   joining_ = nullptr;
   TANDEM_RETURN_IF_ERROR(member.status());
-  if (joining->called_off->load()) return absl::AbortedError("the group was left");
+  if (joining->called_off->load()) return Aborted("the group was left");
   member_ = *std::move(member);
   membership_ = offer.membership;
   return absl::OkStatus();
 }
 
-std::shared_ptr<comm::PushMember> PushSeat::StartReceive(int64_t membership) {
-  MutexLock lock(&mu_);
-  if (membership != membership_ || member_ == nullptr) return nullptr;
-  receiving_ = true;
-  return member_;
-}
-
 absl::Status PushSeat::Receive(int64_t membership, const std::vector<Bucket>& buckets,
                                BucketStore& store) {
-  const std::shared_ptr<comm::PushMember> group = StartReceive(membership);
-  if (group == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this server is not in push group ", membership, ": call JoinPushGroup"));
+  std::shared_ptr<comm::PushMember> group;
+  {
+    MutexLock lock(&mu_);
+    if (membership != membership_ || member_ == nullptr) {
+      return FailedPrecondition("this server is not in push group ", membership,
+                                ": call JoinPushGroup");
+    }
+    receiving_ = true;
+    group = member_;
   }
   // While one bucket is stored, the next one is received.
   std::array<Incoming, 2> incoming;
@@ -157,11 +147,6 @@ absl::Status PushSeat::Receive(int64_t membership, const std::vector<Bucket>& bu
       bytes = bytes.subspan(length);
     }
   }
-  return EndReceive(group, std::move(received), std::move(stored));
-}
-
-absl::Status PushSeat::EndReceive(const std::shared_ptr<comm::PushMember>& group,
-                                  absl::Status received, absl::Status stored) {
   MutexLock lock(&mu_);
   receiving_ = false;
   if (received.ok()) return stored;
@@ -193,7 +178,7 @@ void PushSeat::Leave(const std::string& reason) {
 void PushSeat::Close(const std::string& reason) {
   {
     MutexLock lock(&mu_);
-    closed_ = absl::AbortedError(reason);
+    closed_ = Aborted(reason);
   }
   Leave(reason);
 }

@@ -78,9 +78,6 @@ class PushSeat {
   struct Joining;
   static absl::StatusOr<std::shared_ptr<comm::PushMember>> JoinUnlessCalledOff(
       comm::PushSeatOffer offer, const std::shared_ptr<Joining>& joining);
-  std::shared_ptr<comm::PushMember> StartReceive(int64_t membership) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status EndReceive(const std::shared_ptr<comm::PushMember>& group, absl::Status received,
-                          absl::Status stored) ABSL_LOCKS_EXCLUDED(mu_);
 
   mutable Mutex mu_;
   std::shared_ptr<comm::PushMember> member_ ABSL_GUARDED_BY(mu_);  // null: in none

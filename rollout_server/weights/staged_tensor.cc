@@ -5,17 +5,13 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::rollout {
 namespace {
 
 std::shared_ptr<TensorMemory> NewMemory(const TensorSpec& spec) {
-  auto memory = std::make_shared<TensorMemory>();
-  memory->bytes =
-      std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(spec.num_bytes()));
-  return memory;
+  return std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(spec.num_bytes()));
 }
 
 // Adds [begin, end) to disjoint ranges, and joins those that it touches. Returns by how many bytes
@@ -41,7 +37,7 @@ int64_t AddRange(std::map<int64_t, int64_t>* ranges, int64_t begin, int64_t end)
 
 std::shared_ptr<TensorMemory> TakenMemory(const TensorSpec& spec) {
   std::shared_ptr<TensorMemory> memory = NewMemory(spec);
-  std::memset(memory->bytes.get(), 0, static_cast<size_t>(spec.num_bytes()));
+  std::memset(memory.get(), 0, static_cast<size_t>(spec.num_bytes()));
   return memory;
 }
 
@@ -70,38 +66,35 @@ StagedTensor StagedTensor::OverLive(const TensorSpec* spec, const WireForm& form
 absl::Status StagedTensor::Store(int64_t offset, std::span<const std::byte> data) {
   const auto length = static_cast<int64_t>(data.size());
   if (offset < 0 || offset > form_.num_bytes || length > form_.num_bytes - offset) {
-    return absl::OutOfRangeError(absl::StrCat("a chunk of ", length, " bytes at ", offset,
-                                              " ends past the ", form_.num_bytes, " bytes of ",
-                                              spec_->name));
+    return OutOfRange("a chunk of ", length, " bytes at ", offset, " ends past the ",
+                      form_.num_bytes, " bytes of ", spec_->name);
   }
   if (data.empty() || complete()) return absl::OkStatus();
-  std::memcpy((is_dense() ? memory_->bytes.get() : delta_.data()) + offset, data.data(),
-              data.size());
+  std::memcpy((is_dense() ? memory_.get() : delta_.data()) + offset, data.data(), data.size());
   arrived_bytes_ += AddRange(&arrived_, offset, offset + length);
   return absl::OkStatus();
 }
 
 absl::Status StagedTensor::Finish() {
   if (!complete()) {
-    return absl::DataLossError(absl::StrCat(form_.num_bytes - arrived_bytes_, " of ",
-                                            form_.num_bytes, " bytes of ", spec_->name,
-                                            " did not arrive"));
+    return DataLoss(form_.num_bytes - arrived_bytes_, " of ", form_.num_bytes, " bytes of ",
+                    spec_->name, " did not arrive");
   }
   if (is_dense() || added_) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(CheckDelta(form_.encoding, *spec_, delta_));
   if (memory_.use_count() > 1) {
     live_ = std::move(memory_);
     memory_ = NewMemory(*spec_);
-    std::memcpy(memory_->bytes.get(), live_->bytes.get(), static_cast<size_t>(spec_->num_bytes()));
+    std::memcpy(memory_.get(), live_.get(), static_cast<size_t>(spec_->num_bytes()));
   }
   AddDelta(form_.encoding, *spec_, delta_,
-           {memory_->bytes.get(), static_cast<size_t>(spec_->num_bytes())});
+           {memory_.get(), static_cast<size_t>(spec_->num_bytes())});
   added_ = true;
   return absl::OkStatus();
 }
 
 std::span<const std::byte> StagedTensor::bytes() const {
-  return {memory_->bytes.get(), static_cast<size_t>(spec_->num_bytes())};
+  return {memory_.get(), static_cast<size_t>(spec_->num_bytes())};
 }
 
 std::shared_ptr<TensorMemory> StagedTensor::Undo() && {
@@ -109,7 +102,7 @@ std::shared_ptr<TensorMemory> StagedTensor::Undo() && {
   if (live_ != nullptr) return std::move(live_);
   if (added_) {
     SubtractDelta(form_.encoding, *spec_, delta_,
-                  {memory_->bytes.get(), static_cast<size_t>(spec_->num_bytes())});
+                  {memory_.get(), static_cast<size_t>(spec_->num_bytes())});
   }
   return std::move(memory_);
 }

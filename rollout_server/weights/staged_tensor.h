@@ -17,9 +17,7 @@ namespace tandem::rollout {
 
 // Bytes of one tensor in Hugging Face layout. Readers share the ownership: while there is a second
 // owner, the bytes are not written.
-struct TensorMemory {
-  std::unique_ptr<std::byte[]> bytes;
-};
+using TensorMemory = std::byte[];
 
 // Zeroed memory of a tensor's size. Writing the zeros makes the system commit it now and not as
 // bytes arrive.

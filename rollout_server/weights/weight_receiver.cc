@@ -22,8 +22,8 @@ std::map<std::string, size_t> PlacesOf(const std::vector<TensorSpec>& tensors) {
 }
 
 absl::Status NotInProgress(WeightVersion version) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("no update of version ", version.value, " is in progress: call BeginUpdate"));
+  return FailedPrecondition("no update of version ", version.value,
+                            " is in progress: call BeginUpdate");
 }
 
 // OK if `digests` has exactly one digest for each of `tensors`.
@@ -31,11 +31,11 @@ absl::Status CheckNames(const char* what, const DigestMap& digests,
                         const std::map<std::string, size_t>& tensors) {
   for (const auto& [name, digest] : digests) {
     if (tensors.contains(name)) continue;
-    return absl::DataLossError(absl::StrCat("a ", what, " for unknown tensor ", name));
+    return DataLoss("a ", what, " for unknown tensor ", name);
   }
   for (const auto& [name, place] : tensors) {
     if (digests.contains(name)) continue;
-    return absl::DataLossError(absl::StrCat("no ", what, " was given for ", name));
+    return DataLoss("no ", what, " was given for ", name);
   }
   return absl::OkStatus();
 }
@@ -44,8 +44,7 @@ absl::Status CheckDigest(const char* what, const std::string& name, const std::s
                          const DigestMap& published) {
   const std::string& want = published.at(name);
   if (digest == want) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat(what, " of ", name, " is ", digest, ", published was ", want));
+  return DataLoss(what, " of ", name, " is ", digest, ", published was ", want);
 }
 
 // Buckets arrive in host memory and are copied into staging.
@@ -110,10 +109,10 @@ absl::Status WeightReceiver::Reserve() {
   try {
     for (size_t i = 0; i < tensors_.size(); ++i) held_[i] = TakenMemory(tensors_[i]);
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for the ", bytes,
-                     " bytes that a push of weights arrives in: the model needs a machine or a "
-                     "memory limit that is larger"));
+    return ResourceExhausted(
+        "no memory for the ", bytes,
+        " bytes that a push of weights arrives in: the model needs a machine or a "
+        "memory limit that is larger");
   }
   return absl::OkStatus();
 }
@@ -129,37 +128,28 @@ void WeightReceiver::StartEpoch(int64_t epoch) {
 
 absl::StatusOr<std::vector<int64_t>> WeightReceiver::Begin(WeightVersion version,
                                                            const std::vector<TensorSpec>& manifest,
-                                                           const std::optional<Delta>& delta) {
+                                                           const std::optional<Delta>& delta,
+                                                           bool on_device) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<size_t> places, MatchManifest(manifest));
   MutexLock lock(&mu_);
   TANDEM_RETURN_IF_ERROR(CheckBegin(version));
   if (delta) TANDEM_RETURN_IF_ERROR(CheckDeltaForms(places, *delta));
-  DropUpdate();
-  auto update = std::make_shared<Update>();
-  update->version = version;
-  update->digests.resize(places.size());
-  for (size_t i = 0; i < places.size(); ++i) {
-    const TensorSpec* const spec = &tensors_[places[i]];
-    std::shared_ptr<TensorMemory> held = std::move(held_[places[i]]);
-    update->tensors.push_back(delta ? StagedTensor::OverLive(spec, delta->forms[i], std::move(held))
-                                    : StagedTensor::Dense(spec, std::move(held)));
-  }
-  update->places = std::move(places);
-  update_ = std::move(update);
-  if (!delta) held_is_live_ = false;
-  FailPoint("receiver: begun");
-  return SizesOf(*update_);
-}
-
-absl::StatusOr<std::vector<int64_t>> WeightReceiver::BeginOnDevice(
-    WeightVersion version, const std::vector<TensorSpec>& manifest) {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<size_t> places, MatchManifest(manifest));
-  MutexLock lock(&mu_);
-  TANDEM_RETURN_IF_ERROR(CheckBegin(version));
   DropUpdate();  // frees its memory for this one
   auto update = std::make_shared<Update>();
   update->version = version;
-  TANDEM_ASSIGN_OR_RETURN(update->arriving, sink_->Arrive());
+  if (on_device) {
+    TANDEM_ASSIGN_OR_RETURN(update->arriving, sink_->Arrive());
+  } else {
+    update->digests.resize(places.size());
+    for (size_t i = 0; i < places.size(); ++i) {
+      const TensorSpec* const spec = &tensors_[places[i]];
+      std::shared_ptr<TensorMemory> held = std::move(held_[places[i]]);
+      update->tensors.push_back(delta
+                                    ? StagedTensor::OverLive(spec, delta->forms[i], std::move(held))
+                                    : StagedTensor::Dense(spec, std::move(held)));
+    }
+    if (!delta) held_is_live_ = false;
+  }
   update->places = std::move(places);
   update_ = std::move(update);
   FailPoint("receiver: begun");
@@ -186,22 +176,20 @@ std::vector<int64_t> WeightReceiver::SizesOf(const Update& update) const {
 absl::Status WeightReceiver::CheckDeltaForms(const std::vector<size_t>& places,
                                              const Delta& delta) const {
   if (!held_is_live_ || live_->version != delta.base) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "no delta over version ", delta.base.value, " is taken: version ", live_->version.value,
-        " is live", held_is_live_ ? "" : ", and its bytes are not held", "; push dense"));
+    return FailedPrecondition("no delta over version ", delta.base.value, " is taken: version ",
+                              live_->version.value, " is live",
+                              held_is_live_ ? "" : ", and its bytes are not held", "; push dense");
   }
   if (delta.forms.size() != places.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(delta.forms.size(), " encodings for ", places.size(), " tensors"));
+    return InvalidArgument(delta.forms.size(), " encodings for ", places.size(), " tensors");
   }
   for (size_t i = 0; i < places.size(); ++i) {
     const TensorSpec& spec = tensors_[places[i]];
     const auto& [encoding, size] = delta.forms[i];
     const bool is_dense = encoding == TensorEncoding::kDense;
     if (size < 0 || size > spec.num_bytes() || (is_dense && size != spec.num_bytes())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(size, " bytes, encoded ", std::string(TensorEncodingName(encoding)),
-                       ", for the ", spec.num_bytes(), " bytes of ", spec.name));
+      return InvalidArgument(size, " bytes, encoded ", TensorEncodingName(encoding), ", for the ",
+                             spec.num_bytes(), " bytes of ", spec.name);
     }
   }
   return absl::OkStatus();
@@ -233,24 +221,19 @@ absl::StatusOr<std::vector<size_t>> WeightReceiver::MatchManifest(
   }
   if (problems.empty()) return places;
   const size_t shown = std::min<size_t>(problems.size(), 5);
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgument(
       "the manifest does not fit the served model (", problems.size(),
-      " differences): ", absl::StrJoin(problems.begin(), problems.begin() + shown, "; ")));
+      " differences): ", absl::StrJoin(problems.begin(), problems.begin() + shown, "; "));
 }
 
 absl::Status WeightReceiver::CheckBegin(WeightVersion version) const {
   if (version.value < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("version is ", version.value));
+    return InvalidArgument("version is ", version.value);
   }
-  if (committing_) return absl::AbortedError("a commit is running; try again when it has ended");
-  return CheckVersion(version);
-}
-
-absl::Status WeightReceiver::CheckVersion(WeightVersion version) const {
+  if (committing_) return Aborted("a commit is running; try again when it has ended");
   if (!committed_in_epoch_ || version > live_->version) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("version ", version.value,
-                                                    " is not newer than the live version ",
-                                                    live_->version.value, " of epoch ", epoch_));
+  return FailedPrecondition("version ", version.value, " is not newer than the live version ",
+                            live_->version.value, " of epoch ", epoch_);
 }
 
 absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64_t offset,
@@ -264,11 +247,11 @@ absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64
     MutexLock lock(&mu_);
     if (!update_ || update_->version != version) return NotInProgress(version);
     if (update_->arriving) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("version ", version.value, " arrives on the device: call ReceiveBuckets"));
+      return FailedPrecondition("version ", version.value,
+                                " arrives on the device: call ReceiveBuckets");
     }
     if (index < 0 || at >= update_->tensors.size()) {
-      return absl::OutOfRangeError(absl::StrCat("tensor ", index, " of ", update_->tensors.size()));
+      return OutOfRange("tensor ", index, " of ", update_->tensors.size());
     }
     StagedTensor& tensor = update_->tensors[at];
     const bool was_complete = tensor.complete();

@@ -96,21 +96,18 @@ class WeightReceiver {
   bool TakesOnDevice(Device memory) const { return sink_->arrival_memory() == memory; }
 
   // Starts a push; returns how many bytes it expects for each tensor of the manifest. Drops an
-  // update in progress, so Begin may be retried.
+  // update in progress, so Begin may be retried. `on_device`: a dense push that arrives in memory
+  // of the engine's device.
   //   INVALID_ARGUMENT     version < 0; a tensor is missing, unknown, doubled, or of another dtype
   //                        or shape (named); a delta of more bytes than its tensor
-  //   FAILED_PRECONDITION  version is not newer than the live one of this epoch; the delta's base is
-  //                        not live, or its bytes are not held: push dense
+  //   FAILED_PRECONDITION  version is not newer than the live one of this epoch; the delta's base
+  //                        is not live, or its bytes are not held: push dense
   //   ABORTED              a commit is running
+  //   any code from WeightSink::Arrive, `on_device`
   absl::StatusOr<std::vector<int64_t>> Begin(WeightVersion version,
                                              const std::vector<TensorSpec>& manifest,
-                                             const std::optional<Delta>& delta = std::nullopt)
-      ABSL_LOCKS_EXCLUDED(mu_);
-  // The same for a dense push that arrives in memory of the engine's device. Errors also of
-  // WeightSink::Arrive.
-  absl::StatusOr<std::vector<int64_t>> BeginOnDevice(WeightVersion version,
-                                                     const std::vector<TensorSpec>& manifest)
-      ABSL_LOCKS_EXCLUDED(mu_);
+                                             const std::optional<Delta>& delta = std::nullopt,
+                                             bool on_device = false) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Copies a chunk of tensor `index` of the manifest, in the wire form that Begin was given. A
   // range may be sent again. The call that completes a dense tensor also computes its digest,
@@ -163,7 +160,6 @@ class WeightReceiver {
   std::vector<int64_t> SizesOf(const Update& update) const;  // on the wire, in manifest order
   absl::Status CheckBegin(WeightVersion version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<size_t>> MatchManifest(const std::vector<TensorSpec>& manifest) const;
-  absl::Status CheckVersion(WeightVersion version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckDeltaForms(const std::vector<size_t>& places, const Delta& delta) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Verify(Update& update, const DigestMap& digests) const;

@@ -33,7 +33,7 @@ class Reader : public GroupListener {
       GroupCall::Item item = call.Next(&cursor);
       if (auto* completion = std::get_if<CompletionPtr>(&item)) {
         indices.push_back((*completion)->index);
-      } else if (std::holds_alternative<GroupSummary>(item)) {
+      } else if (std::holds_alternative<GroupReport>(item)) {
         return {indices, absl::OkStatus()};
       } else if (auto* error = std::get_if<absl::Status>(&item)) {
         return {indices, *error};

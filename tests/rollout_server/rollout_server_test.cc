@@ -286,7 +286,7 @@ TEST_F(RolloutServerTest, InjectedFaultsAreInTheInfo) {
   server_.reset();
   gate_.Open();
   ServedModel model = ScriptedModel();
-  model.injected = {"temperature 0.9 (record claimed)", "retokenise"};
+  model.options.faults = {.temperature = 0.9, .record = FaultRecord::kClaimed, .retokenise = true};
   auto server = RolloutServer::Create(options_, {std::make_unique<ScriptedEngine>(&gate_), model},
                                       &observation_);
   ASSERT_THAT(server, IsOk());

@@ -15,8 +15,8 @@ inline std::vector<TensorSpec> ScriptedTensors() {
 }
 
 inline ServedModel ScriptedModel() {
-  ServedModel model{.model_type = "scripted", .dtype = "bf16", .vocab_size = 1000};
-  model.max_context_tokens = 1000;
+  ServedModel model{.config = {.model_type = "scripted", .vocab_size = 1000}};
+  model.config.max_position_embeddings = 1000;
   model.tensors = ScriptedTensors();
   const std::vector<std::byte> zeros(8);
   model.digests["a"] = Digest128({zeros.data(), 8});

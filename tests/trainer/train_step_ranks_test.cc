@@ -300,12 +300,6 @@ std::vector<TensorSource> Sources(const TrainStep& step, const State& moments) {
   return sources;
 }
 
-std::vector<TensorSource> Present(const std::vector<HostTensor>& tensors) {
-  std::vector<TensorSource> sources;
-  for (const HostTensor& tensor : tensors) sources.push_back(tandem::Present(tensor));
-  return sources;
-}
-
 // Restores `from` on all of `num_ranks` where it is not null, makes `steps` steps and saves.
 Saved TrainAndSave(int num_ranks, int steps, const Saved* from, bool sharded = false) {
   Saved saved;
@@ -316,7 +310,7 @@ Saved TrainAndSave(int num_ranks, int steps, const Saved* from, bool sharded = f
          auto step = TrainStep::Create(setup, Options(40)).value();
          if (from != nullptr) {
            const absl::Status restored = step->Restore(
-               Present(from->masters), Sources(*step, from->moments), from->num_updates);
+               PresentAll(from->masters), Sources(*step, from->moments), from->num_updates);
            if (!restored.ok()) return restored;
          }
          for (int i = 0; i < steps; ++i) {

@@ -467,7 +467,7 @@ TEST(StepReport, TellsWhatADeviceHeldFromWhatPassed) {
   EXPECT_EQ(number("memory/reference_bytes"), 20);
   EXPECT_EQ(number("memory/device_peak_bytes"), std::nullopt);
   EXPECT_EQ(TransientBytes(report), 0);
-  report.memory.device = DevicePeaks{.allocated = 5000, .reserved = 6000};
+  report.memory.device = CudaPeaks{.allocated = 5000, .reserved = 6000};
   EXPECT_EQ(number("memory/device_peak_bytes"), 5000);
   EXPECT_EQ(number("memory/device_reserved_bytes"), 6000);
   EXPECT_EQ(number("memory/device_transient_bytes"), 5000 - 400 - 300 - 20 - 1000);

@@ -501,7 +501,7 @@ TEST_F(ProbedTrainerTest, AScoreTellsABusyServerFromOneThatIsGone) {
   options_.split.every = 0;
   options_.steps = 3;
   server_->FailNextScores(
-      {rpc::Refused(absl::StatusCode::kResourceExhausted, rpc::Refusal::kQueueFull, "no place"),
+      {rpc::Refused(rpc::Refusal::kQueueFull, absl::ResourceExhaustedError("no place")),
        absl::UnavailableError("its connection ended")});
   ASSERT_THAT(Run(), IsOk());
   std::vector<std::string> told;

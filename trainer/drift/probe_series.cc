@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/drift/probe_drift.h"
 #include "nlohmann/json.hpp"
 
@@ -178,7 +179,7 @@ absl::Status ProbeSeries::RestorePush(std::string_view text) {
                     line["server"].is_number_integer() && line.contains("version") &&
                     line["version"].is_number_integer() && line.contains("squares") &&
                     line["squares"].is_array() && line["squares"].size() == num_tokens_.size();
-  if (!fits) return absl::DataLossError("not a push of this probe set");
+  if (!fits) return DataLoss("not a push of this probe set");
   offpolicy::ProbedPush push = {line["version"].get<int64_t>(),
                                 number(line.value("distance", json())),
                                 number(line.value("push_distance", json())),

@@ -75,8 +75,7 @@ absl::StatusOr<Ids> ReadIds(const json& line, const char* field, const std::stri
   };
   if (found == line.end() || !found->is_array() || found->empty() ||
       !std::ranges::all_of(*found, is_id)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": ", field, " must be a list of token ids with at least one"));
+    return InvalidArgument(where, ": ", field, " must be a list of token ids with at least one");
   }
   return found->get<Ids>();
 }
@@ -135,7 +134,7 @@ absl::StatusOr<ProbeSet> ReadProbeSet(const std::string& path) {
     const std::string where = absl::StrCat(path, ":", ++number);
     if (text.empty()) continue;
     const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!line.is_object()) return absl::InvalidArgumentError(where + ": not a JSON object");
+    if (!line.is_object()) return InvalidArgument(where + ": not a JSON object");
     if (line.contains("probe_set")) {
       claimed = line.value("digest", "");
       continue;
@@ -144,12 +143,11 @@ absl::StatusOr<ProbeSet> ReadProbeSet(const std::string& path) {
     TANDEM_ASSIGN_OR_RETURN(const Ids completion, ReadIds(line, kCompletion, where));
     Add(prompt, completion, groups);
   }
-  if (groups.empty()) return absl::InvalidArgumentError(path + ": no completions");
+  if (groups.empty()) return InvalidArgument(path + ": no completions");
   ProbeSet set = Digested(std::move(groups));
   if (!claimed.empty() && claimed != set.digest) {
-    return absl::DataLossError(absl::StrCat(path, ": the completions have the digest ", set.digest,
-                                            ", the file says ", claimed,
-                                            ": it was changed or cut short"));
+    return DataLoss(path, ": the completions have the digest ", set.digest, ", the file says ",
+                    claimed, ": it was changed or cut short");
   }
   return set;
 }
@@ -169,15 +167,14 @@ absl::Status CheckProbeSet(const ProbeSet& set, const std::string& path, int64_t
       ids.insert(ids.end(), drawn.begin(), drawn.end());
       ++number;
       if (static_cast<int64_t>(ids.size()) > max_context_tokens) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(path, ": completion ", number, " has ", ids.size(),
-                         " tokens with its prompt, the model's context is ", max_context_tokens));
+        return InvalidArgument(path, ": completion ", number, " has ", ids.size(),
+                               " tokens with its prompt, the model's context is ",
+                               max_context_tokens);
       }
       const int32_t largest = *std::ranges::max_element(ids);
       if (largest >= vocab_size) {
-        return absl::InvalidArgumentError(absl::StrCat(path, ": completion ", number, " has id ",
-                                                       largest, ", the vocabulary ends before ",
-                                                       vocab_size));
+        return InvalidArgument(path, ": completion ", number, " has id ", largest,
+                               ", the vocabulary ends before ", vocab_size);
       }
     }
   }

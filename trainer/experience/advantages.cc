@@ -19,12 +19,7 @@ using experience::v1::ScoredGroup;
 void SetRewards(RewardFunction& rewards, ScoredGroup* group) {
   std::vector<RewardInput> inputs;
   for (const ScoredCompletion& member : group->completions()) {
-    inputs.push_back({.text = member.completion().text(),
-                      .answer = group->prompt().answer(),
-                      .prompt = group->prompt().text(),
-                      .source_json = group->prompt().source_json(),
-                      .num_tokens = member.completion().token_ids_size(),
-                      .truncated = IsTruncated(member.completion())});
+    inputs.push_back(MakeRewardInput(group->prompt(), member.completion()));
   }
   const std::vector<Reward> scored = rewards.Score(inputs);
   for (size_t i = 0; i < scored.size(); ++i) {

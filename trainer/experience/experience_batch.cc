@@ -12,6 +12,7 @@
 #include "common/model/token_support.h"
 #include "common/weights/digest.h"
 #include "proto/experience.pb.h"
+#include "trainer/experience/group_check.h"
 
 namespace tandem::trainer {
 namespace {
@@ -26,11 +27,10 @@ std::span<const typename Repeated::value_type> View(const Repeated& field) {
 }
 
 absl::Status CheckIds(std::span<const int32_t> ids, int64_t vocab_size, const std::string& where) {
-  if (ids.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ": no tokens"));
+  if (ids.empty()) return InvalidArgument(where, ": no tokens");
   for (const int32_t id : ids) {
     if (id < 0 || id >= vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, ": token id ", id, " outside the vocabulary of ", vocab_size));
+      return InvalidArgument(where, ": token id ", id, " outside the vocabulary of ", vocab_size);
     }
   }
   return absl::OkStatus();
@@ -40,16 +40,15 @@ absl::Status CheckSpans(const Completion& completion, const std::string& where) 
   int64_t total = 0, version = 0;
   for (const auto& span : completion.version_spans()) {
     if (span.num_tokens() < 1 || span.weight_version() < version) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": version span of ", span.num_tokens(),
-                                                     " tokens of version ", span.weight_version(),
-                                                     " after version ", version));
+      return InvalidArgument(where, ": version span of ", span.num_tokens(), " tokens of version ",
+                             span.weight_version(), " after version ", version);
     }
     version = span.weight_version();
     total += span.num_tokens();
   }
   if (total == completion.token_ids_size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(where, ": version spans cover ", total, " of ",
-                                                 completion.token_ids_size(), " tokens"));
+  return InvalidArgument(where, ": version spans cover ", total, " of ",
+                         completion.token_ids_size(), " tokens");
 }
 
 // Every token with rising ids of the vocabulary among which it is, or none at all.
@@ -57,9 +56,8 @@ absl::Status CheckSupport(const Completion& completion, int64_t vocab_size,
                           const std::string& where) {
   if (completion.support().empty()) return absl::OkStatus();
   if (completion.support_size() != completion.token_ids_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": ", completion.token_ids_size(),
-                                                   " tokens with ", completion.support_size(),
-                                                   " supports"));
+    return InvalidArgument(where, ": ", completion.token_ids_size(), " tokens with ",
+                           completion.support_size(), " supports");
   }
   std::vector<int32_t> ids;
   for (int t = 0; t < completion.token_ids_size(); ++t) {
@@ -67,16 +65,14 @@ absl::Status CheckSupport(const Completion& completion, int64_t vocab_size,
     ids.assign(support.ids().begin(), support.ids().end());
     const absl::Status unpacked = UnpackSupport(support.packed(), vocab_size, &ids);
     if (!unpacked.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, ", token ", t, ": ", unpacked.message()));
+      return InvalidArgument(where, ", token ", t, ": ", unpacked.message());
     }
     if (ids.empty()) continue;
     const bool rising = std::ranges::is_sorted(ids, std::less_equal<>());
     if (!rising || ids.front() < 0 || ids.back() >= vocab_size ||
         !std::ranges::binary_search(ids, completion.token_ids(t))) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, ": the support of token ", t, " is not rising ids below ", vocab_size,
-                       " with ", completion.token_ids(t), " among them"));
+      return InvalidArgument(where, ": the support of token ", t, " is not rising ids below ",
+                             vocab_size, " with ", completion.token_ids(t), " among them");
     }
   }
   return absl::OkStatus();
@@ -89,21 +85,20 @@ absl::Status CheckCompletionArrays(const ScoredCompletion& scored, int64_t vocab
   const int length = completion.token_ids_size();
   if (completion.behaviour_logprobs_size() != length || completion.entropies_size() != length ||
       completion.logprob_second_moments_size() != length) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": ", length, " tokens with ", completion.behaviour_logprobs_size(),
-                     " behaviour log-probs, ", completion.entropies_size(), " entropies, ",
-                     completion.logprob_second_moments_size(), " second moments"));
+    return InvalidArgument(where, ": ", length, " tokens with ",
+                           completion.behaviour_logprobs_size(), " behaviour log-probs, ",
+                           completion.entropies_size(), " entropies, ",
+                           completion.logprob_second_moments_size(), " second moments");
   }
   const uint64_t hash = HashTokenIds(View(completion.token_ids()));
   if (completion.token_hash() != 0 && completion.token_hash() != hash) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where, ": token ids have hash ", hash, " but were sampled with hash ",
-        completion.token_hash(), ": they were changed or made anew from text on the way"));
+    return InvalidArgument(where, ": token ids have hash ", hash, " but were sampled with hash ",
+                           completion.token_hash(),
+                           ": they were changed or made anew from text on the way");
   }
   TANDEM_RETURN_IF_ERROR(CheckSupport(completion, vocab_size, where));
   if (!std::isfinite(scored.advantage())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": advantage ", scored.advantage(), " is not finite"));
+    return InvalidArgument(where, ": advantage ", scored.advantage(), " is not finite");
   }
   return CheckSpans(completion, where);
 }
@@ -117,7 +112,7 @@ absl::Status CheckScoredGroup(const ScoredGroup& group, int64_t vocab_size) {
     const int index = scored.completion().index();
     const std::string where = absl::StrCat(name, ", completion ", index);
     if (!indices.insert(index).second) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": twice in its group"));
+      return InvalidArgument(where, ": twice in its group");
     }
     TANDEM_RETURN_IF_ERROR(CheckCompletionArrays(scored, vocab_size, where));
   }
@@ -246,10 +241,6 @@ absl::StatusOr<Microbatch> PackMicrobatch(std::span<const ScoredGroup> groups,
   return micro;
 }
 
-bool HasTrainedCompletion(const ScoredGroup& group) {
-  return std::ranges::any_of(group.completions(), [](const auto& c) { return !c.masked(); });
-}
-
 }  // namespace
 
 absl::StatusOr<ExperienceBatch> PackBatch(std::span<const ScoredGroup> groups,
@@ -260,8 +251,8 @@ absl::StatusOr<ExperienceBatch> PackBatch(std::span<const ScoredGroup> groups,
     num_groups += HasTrainedCompletion(group);
   }
   if (num_groups == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "none of ", groups.size(), " groups has a completion to train: all are masked"));
+    return FailedPrecondition("none of ", groups.size(),
+                              " groups has a completion to train: all are masked");
   }
   const int64_t num_minibatches = std::min(options.num_minibatches, num_groups);
   ExperienceBatch batch;

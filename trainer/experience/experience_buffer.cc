@@ -3,19 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "trainer/experience/group_check.h"
 
 namespace tandem::trainer {
-namespace {
-
-bool AllMasked(const experience::v1::ScoredGroup& group) {
-  return std::ranges::all_of(group.completions(),
-                             [](const auto& member) { return member.masked(); });
-}
-
-}  // namespace
 
 int64_t Staleness(const experience::v1::ScoredGroup& group, WeightVersion version) {
   int64_t oldest = version.value;
@@ -45,13 +37,11 @@ std::optional<int64_t> ExperienceBuffer::TakeSlot() {
 
 absl::Status ExperienceBuffer::CheckOpen(int64_t group_id) const {
   if (group_id >= next_group_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("group ", group_id, " has no slot; the next one is ", next_group_));
+    return FailedPrecondition("group ", group_id, " has no slot; the next one is ", next_group_);
   }
   if (group_id < current_step_ * groups_per_step_ || admitted_.contains(group_id) ||
       dropped_.contains(group_id)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("group ", group_id, " came before: a group is trained once"));
+    return AlreadyExists("group ", group_id, " came before: a group is trained once");
   }
   return absl::OkStatus();
 }
@@ -59,9 +49,8 @@ absl::Status ExperienceBuffer::CheckOpen(int64_t group_id) const {
 absl::Status ExperienceBuffer::Add(experience::v1::ScoredGroup group) {
   TANDEM_RETURN_IF_ERROR(CheckOpen(group.group_id()));
   if (group.completions_size() != num_completions_) {
-    return absl::InvalidArgumentError(absl::StrCat("group ", group.group_id(),
-                                                   " is incomplete: ", group.completions_size(),
-                                                   " of ", num_completions_, " completions"));
+    return InvalidArgument("group ", group.group_id(), " is incomplete: ", group.completions_size(),
+                           " of ", num_completions_, " completions");
   }
   const int64_t id = group.group_id();
   admitted_.emplace(id, std::move(group));
@@ -99,7 +88,7 @@ StepExperience ExperienceBuffer::TakeStep(WeightVersion version, bool drop_zero_
     };
     if (Staleness(group, version) > max_staleness_) {
       drop("stale");
-    } else if (AllMasked(group)) {
+    } else if (!HasTrainedCompletion(group)) {
       drop("all_masked");
     } else if (drop_zero_variance && group.zero_variance()) {
       drop(kZeroVariance);

@@ -37,13 +37,6 @@ void AppendSupport(const rollout::v1::TokenSupport& support, std::vector<uint8_t
   bytes.insert(bytes.end(), packed.begin(), packed.end());
 }
 
-// The values of completion `i` of the group; empty where they are not known.
-std::span<const float> Find(const PerToken& numbers, int64_t group_id, int i) {
-  const auto found = numbers.find(group_id);
-  if (found == numbers.end() || static_cast<size_t>(i) >= found->second.size()) return {};
-  return found->second[static_cast<size_t>(i)];
-}
-
 void AppendTokens(const ScoredCompletion& scored, std::span<const float> proximal,
                   std::span<const float> advantages, Capture& c) {
   const rollout::v1::Completion& completion = scored.completion();
@@ -85,6 +78,12 @@ void AppendCompletion(const ScoredCompletion& scored, int32_t group,
 
 }  // namespace
 
+std::span<const float> FindTokens(const PerToken& numbers, int64_t group_id, int i) {
+  const auto found = numbers.find(group_id);
+  if (found == numbers.end() || static_cast<size_t>(i) >= found->second.size()) return {};
+  return found->second[static_cast<size_t>(i)];
+}
+
 Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const PerToken& proximal,
                       const PerToken& advantages) {
   Capture c;
@@ -97,8 +96,8 @@ Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const PerToken& pr
     Append(group.prompt().token_ids(), c.prompt_ids);
     c.prompt_offsets.push_back(static_cast<int64_t>(c.prompt_ids.size()));
     for (int i = 0; i < group.completions_size(); ++i) {
-      AppendCompletion(group.completions(i), place, Find(proximal, group.group_id(), i),
-                       Find(advantages, group.group_id(), i), c);
+      AppendCompletion(group.completions(i), place, FindTokens(proximal, group.group_id(), i),
+                       FindTokens(advantages, group.group_id(), i), c);
     }
   }
   return c;

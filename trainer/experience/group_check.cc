@@ -26,8 +26,7 @@ absl::Status CheckLengths(const Completion& completion, bool needs_support,
   const int length = completion.token_ids_size();
   const auto parallel = [&](const char* name, int size, bool required) {
     if (size == length || (size == 0 && !required)) return absl::OkStatus();
-    return absl::DataLossError(
-        absl::StrCat(who, " has ", length, " token_ids and ", size, " ", name));
+    return DataLoss(who, " has ", length, " token_ids and ", size, " ", name);
   };
   TANDEM_RETURN_IF_ERROR(
       parallel("behaviour_logprobs", completion.behaviour_logprobs_size(), true));
@@ -43,7 +42,7 @@ absl::Status CheckPackedSupports(const Completion& completion, const std::string
   for (const auto& support : completion.support()) {
     ids.clear();
     const absl::Status unpacked = UnpackSupport(support.packed(), kMostIds, &ids);
-    if (!unpacked.ok()) return absl::DataLossError(absl::StrCat(who, ": ", unpacked.message()));
+    if (!unpacked.ok()) return DataLoss(who, ": ", unpacked.message());
   }
   return absl::OkStatus();
 }
@@ -51,18 +50,17 @@ absl::Status CheckPackedSupports(const Completion& completion, const std::string
 absl::Status CheckSpans(const Completion& completion, int64_t min_version, const std::string& who) {
   int64_t covered = 0, newest = min_version;
   for (const auto& span : completion.version_spans()) {
-    if (span.num_tokens() < 1) return absl::DataLossError(absl::StrCat(who, " has an empty span"));
+    if (span.num_tokens() < 1) return DataLoss(who, " has an empty span");
     if (span.weight_version() < newest) {
-      return absl::DataLossError(absl::StrCat(who, " has tokens of weight version ",
-                                              span.weight_version(), " after version ", newest,
-                                              " was asked for or seen"));
+      return DataLoss(who, " has tokens of weight version ", span.weight_version(),
+                      " after version ", newest, " was asked for or seen");
     }
     newest = span.weight_version();
     covered += span.num_tokens();
   }
   if (covered == completion.token_ids_size()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(who, " has ", completion.token_ids_size(),
-                                          " tokens and version spans over ", covered));
+  return DataLoss(who, " has ", completion.token_ids_size(), " tokens and version spans over ",
+                  covered);
 }
 
 }  // namespace
@@ -71,26 +69,25 @@ absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completi
   const std::string who =
       absl::StrCat("group ", request.group_id(), " completion ", completion.index());
   if (completion.index() < 0 || completion.index() >= request.num_completions()) {
-    return absl::DataLossError(
-        absl::StrCat(who, ": want an index below ", request.num_completions()));
+    return DataLoss(who, ": want an index below ", request.num_completions());
   }
   const int length = completion.token_ids_size();
   if (length < 1 || length > request.sampling().max_new_tokens()) {
-    return absl::DataLossError(absl::StrCat(who, " has ", length, " tokens, want 1 to ",
-                                            request.sampling().max_new_tokens()));
+    return DataLoss(who, " has ", length, " tokens, want 1 to ",
+                    request.sampling().max_new_tokens());
   }
   TANDEM_RETURN_IF_ERROR(CheckLengths(completion, NeedsSupport(request.sampling()), who));
   TANDEM_RETURN_IF_ERROR(CheckPackedSupports(completion, who));
   TANDEM_RETURN_IF_ERROR(CheckSpans(completion, request.min_weight_version(), who));
   if (completion.finish_reason() == rollout::v1::FINISH_REASON_UNSPECIFIED) {
-    return absl::DataLossError(absl::StrCat(who, " has no finish reason"));
+    return DataLoss(who, " has no finish reason");
   }
   const auto& ids = completion.token_ids();
   const uint64_t hash = HashTokenIds({ids.data(), static_cast<size_t>(ids.size())});
   if (hash != completion.token_hash()) {
-    return absl::DataLossError(absl::StrCat(
-        who, ": token_ids hash to ", absl::Hex(hash), ", the server sent ",
-        absl::Hex(completion.token_hash()), ": the ids were changed or made anew on the way"));
+    return DataLoss(who, ": token_ids hash to ", absl::Hex(hash), ", the server sent ",
+                    absl::Hex(completion.token_hash()),
+                    ": the ids were changed or made anew on the way");
   }
   return absl::OkStatus();
 }
@@ -99,9 +96,8 @@ absl::Status CheckNoneNewer(const std::vector<Completion>& completions, int64_t 
   for (const Completion& completion : completions) {
     for (const auto& span : completion.version_spans()) {
       if (span.weight_version() <= newest) continue;
-      return absl::DataLossError(
-          absl::StrCat("completion ", completion.index(), " has tokens of weight version ",
-                       span.weight_version(), ", and ", newest, " is the last that was published"));
+      return DataLoss("completion ", completion.index(), " has tokens of weight version ",
+                      span.weight_version(), ", and ", newest, " is the last that was published");
     }
   }
   return absl::OkStatus();
@@ -112,17 +108,28 @@ bool IsTruncated(const Completion& completion) {
          completion.finish_reason() == rollout::v1::FINISH_REASON_STOPPED_EARLY;
 }
 
+RewardInput MakeRewardInput(const experience::v1::Prompt& prompt, const Completion& completion) {
+  return {.text = completion.text(),
+          .answer = prompt.answer(),
+          .prompt = prompt.text(),
+          .source_json = prompt.source_json(),
+          .num_tokens = completion.token_ids_size(),
+          .truncated = IsTruncated(completion)};
+}
+
+bool HasTrainedCompletion(const experience::v1::ScoredGroup& group) {
+  return std::ranges::any_of(group.completions(), [](const auto& c) { return !c.masked(); });
+}
+
 absl::Status CheckGroup(const GenerateGroupRequest& request, std::vector<Completion>* completions) {
   if (static_cast<int>(completions->size()) != request.num_completions()) {
-    return absl::DataLossError(absl::StrCat("group ", request.group_id(), " is done with ",
-                                            completions->size(), " of ", request.num_completions(),
-                                            " completions"));
+    return DataLoss("group ", request.group_id(), " is done with ", completions->size(), " of ",
+                    request.num_completions(), " completions");
   }
   std::ranges::sort(*completions, {}, &Completion::index);
   for (size_t i = 0; i < completions->size(); ++i) {
     if ((*completions)[i].index() != static_cast<int>(i)) {
-      return absl::DataLossError(
-          absl::StrCat("group ", request.group_id(), " has completion ", i, " not once"));
+      return DataLoss("group ", request.group_id(), " has completion ", i, " not once");
     }
   }
   return absl::OkStatus();

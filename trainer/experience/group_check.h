@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "proto/experience.pb.h"
 #include "proto/rollout.pb.h"
+#include "trainer/rewards/rewards.h"
 
 namespace tandem::trainer {
 
@@ -27,5 +29,12 @@ absl::Status CheckNoneNewer(const std::vector<rollout::v1::Completion>& completi
 
 // The completion was cut before the model ended it: at max_new_tokens, or by a request.
 bool IsTruncated(const rollout::v1::Completion& completion);
+
+// What a completion is rewarded for. Views of the two messages.
+RewardInput MakeRewardInput(const experience::v1::Prompt& prompt,
+                            const rollout::v1::Completion& completion);
+
+// Whether a completion of the group is not masked.
+bool HasTrainedCompletion(const experience::v1::ScoredGroup& group);
 
 }  // namespace tandem::trainer

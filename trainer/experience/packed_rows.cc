@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 
@@ -29,9 +28,8 @@ absl::Status PlaceSupport(std::span<const GroupTokens> groups, PackedRow& row) {
       const Segment& segment = row.segments[row.completion_segments[completion++]];
       if (i >= group.support.size() || group.support[i].empty()) continue;
       if (group.support[i].size() != group.completions[i].size()) {
-        return absl::InvalidArgumentError(absl::StrCat("support of ", group.support[i].size(),
-                                                       " tokens for a completion of ",
-                                                       group.completions[i].size()));
+        return InvalidArgument("support of ", group.support[i].size(),
+                               " tokens for a completion of ", group.completions[i].size());
       }
       row.support.resize(row.token_ids.size());
       std::copy(group.support[i].begin(), group.support[i].end(),
@@ -48,7 +46,7 @@ absl::StatusOr<PackedRow> PackRow(std::span<const GroupTokens> groups) {
   for (size_t g = 0; g < groups.size(); ++g) {
     const GroupTokens& group = groups[g];
     if (group.prompt.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("group ", g, " of the row: empty prompt"));
+      return InvalidArgument("group ", g, " of the row: empty prompt");
     }
     const int64_t prompt_begin = row.num_tokens();
     AppendSegment(group.prompt, 0, -1, false, row);
@@ -56,8 +54,7 @@ absl::StatusOr<PackedRow> PackRow(std::span<const GroupTokens> groups) {
     row.segments.push_back({.begin = prompt_begin, .end = prompt_end});
     for (size_t i = 0; i < group.completions.size(); ++i) {
       if (group.completions[i].empty()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("group ", g, " of the row: completion ", i, " has no tokens"));
+        return InvalidArgument("group ", g, " of the row: completion ", i, " has no tokens");
       }
       const int64_t begin = row.num_tokens();
       AppendSegment(group.completions[i], static_cast<int32_t>(group.prompt.size()), prompt_end - 1,

@@ -15,15 +15,9 @@ at::Tensor ClampedExp(const at::Tensor& exponent) {
 }
 
 at::Tensor Estimate(const at::Tensor& log_ratio, KlEstimator estimator) {
-  switch (estimator) {
-    case KlEstimator::kK1:
-      return log_ratio;
-    case KlEstimator::kK2:
-      return log_ratio * log_ratio / 2;
-    case KlEstimator::kAuto:  // of a loss
-    case KlEstimator::kK3:
-      break;
-  }
+  if (estimator == KlEstimator::kK1) return log_ratio;
+  if (estimator == KlEstimator::kK2) return log_ratio * log_ratio / 2;
+  // kK3, and kAuto of a loss.
   return ClampedExp(-log_ratio) - 1 + log_ratio;
 }
 

@@ -24,13 +24,13 @@ std::vector<float> AdvantagesOf(const ExperienceBatch& batch) {
 
 }  // namespace
 
-absl::Status SumOverRanks(comm::RankReducer& ranks, MinibatchSums& sums) {
-  auto num_tokens = static_cast<double>(sums.tokens.num_tokens);
+absl::Status SumOverRanks(comm::RankReducer& ranks, LossNumbers& sums) {
+  auto num_tokens = static_cast<double>(sums.num_tokens);
   std::vector<double*> summed = {&sums.policy, &sums.kl, &sums.total, &sums.denominator,
                                  &num_tokens};
   std::vector<double*> largest;
   for (const TokenNumber& number : kTokenNumbers) {
-    (number.is_max ? largest : summed).push_back(&(sums.tokens.*number.value));
+    (number.is_max ? largest : summed).push_back(&(sums.*number.value));
   }
   const auto reduce = [](const std::vector<double*>& places, const auto& reduction) {
     std::vector<double> values;
@@ -40,7 +40,7 @@ absl::Status SumOverRanks(comm::RankReducer& ranks, MinibatchSums& sums) {
     return absl::OkStatus();
   };
   TANDEM_RETURN_IF_ERROR(reduce(summed, [&](auto& values) { return ranks.Sum(values); }));
-  sums.tokens.num_tokens = static_cast<int64_t>(num_tokens);
+  sums.num_tokens = static_cast<int64_t>(num_tokens);
   return reduce(largest, [&](auto& values) { return ranks.Max(values); });
 }
 

@@ -19,14 +19,9 @@
 
 namespace tandem::trainer {
 
-// The sums of one minibatch over its microbatches, before the division by `denominator`.
-struct MinibatchSums {
-  double policy = 0, kl = 0, total = 0, denominator = 0;
-  LossNumbers tokens;  // sums over its tokens
-};
-
-// The sums over this rank's rows become the sums over all rows. Errors: those of the collective.
-absl::Status SumOverRanks(comm::RankReducer& ranks, MinibatchSums& sums);
+// The sums of one minibatch over this rank's rows, before the division by `denominator`, become the
+// sums over all rows. Errors: those of the collective.
+absl::Status SumOverRanks(comm::RankReducer& ranks, LossNumbers& sums);
 
 // Adds the sums over tokens; ratio_max becomes the larger of the two.
 void AddTokens(const LossNumbers& added, LossNumbers& numbers);

@@ -1,5 +1,6 @@
 #include "trainer/metrics/metrics_line.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "common/base/json.h"
@@ -11,12 +12,12 @@ MetricsLine::MetricsLine(int64_t step, double time_s) : step_(step) {
   body_ = "{\"step\":" + std::to_string(step) + ",\"time_s\":" + JsonNumber(time_s);
 }
 
-void MetricsLine::Append(const std::string& name, const std::string& json) {
+void MetricsLine::AddDocument(const std::string& name, const std::string& json) {
   body_ += ",\"" + name + "\":" + json;
 }
 
 void MetricsLine::Add(const std::string& name, double value) {
-  Append(name, JsonNumber(value));
+  AddDocument(name, JsonNumber(value));
   scalars_.emplace_back(name, value);
 }
 
@@ -28,39 +29,25 @@ void MetricsLine::AddInterval(const std::string& name, const offpolicy::Interval
 }
 
 void MetricsLine::AddCount(const std::string& name, int64_t value) {
-  Append(name, std::to_string(value));
+  AddDocument(name, std::to_string(value));
   scalars_.emplace_back(name, static_cast<double>(value));
 }
 
 void MetricsLine::AddArray(const std::string& name, std::span<const int64_t> counts) {
-  std::string json = "[";
-  for (const int64_t count : counts) {
-    if (json.size() > 1) json += ",";
-    json += std::to_string(count);
-  }
-  Append(name, json + "]");
-}
-
-void MetricsLine::AddDocument(const std::string& name, const std::string& json) {
-  Append(name, json);
+  AddDocument(name, nlohmann::json(std::vector<int64_t>(counts.begin(), counts.end())).dump());
 }
 
 void MetricsLine::AddObject(const std::string& name, const std::map<int64_t, int64_t>& counts) {
-  std::string json = "{";
-  for (const auto& [key, count] : counts) {
-    if (json.size() > 1) json += ",";
-    json += "\"" + std::to_string(key) + "\":" + std::to_string(count);
-  }
-  Append(name, json + "}");
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (const auto& [key, count] : counts) object[std::to_string(key)] = count;
+  AddDocument(name, object.dump());
 }
 
 std::string MetricsLine::ToJson() const { return body_ + "}"; }
 
 double MetricsLine::Get(const std::string& name, double fallback) const {
-  for (const auto& [key, value] : scalars_) {
-    if (key == name) return value;
-  }
-  return fallback;
+  const auto found = std::ranges::find(scalars_, name, &std::pair<std::string, double>::first);
+  return found == scalars_.end() ? fallback : found->second;
 }
 
 offpolicy::Interval MetricsLine::GetInterval(const std::string& name) const {

@@ -44,8 +44,6 @@ class MetricsLine {
   offpolicy::Interval GetInterval(const std::string& name) const;  // NaN where not there
 
  private:
-  void Append(const std::string& name, const std::string& json);
-
   const int64_t step_;
   std::string body_;
   std::vector<std::pair<std::string, double>> scalars_;

@@ -21,13 +21,8 @@ double Share(int64_t count, size_t of) {
   return of == 0 ? 0 : static_cast<double>(count) / static_cast<double>(of);
 }
 
-bool HasTrained(const ScoredGroup& group) {
-  return std::ranges::any_of(group.completions(),
-                             [](const ScoredCompletion& member) { return !member.masked(); });
-}
-
-// Over the completions that have a reward: a reward program that failed gave none, which is not 0. A
-// group without any is not counted.
+// Over the completions that have a reward: a reward program that failed gave none, which is not 0.
+// A group without any is not counted.
 void AddRewards(const GroupViews& groups, MetricsLine* line) {
   std::vector<double> rewards, group_stds;
   std::map<std::string, std::vector<double>> parts;
@@ -43,7 +38,7 @@ void AddRewards(const GroupViews& groups, MetricsLine* line) {
     }
     if (of_group.empty()) continue;
     passed += correct;
-    zero_variance += group.zero_variance() && HasTrained(group);
+    zero_variance += group.zero_variance() && HasTrainedCompletion(group);
     group_stds.push_back(StandardDeviation(of_group, StdConvention::kSample));
     rewards.insert(rewards.end(), of_group.begin(), of_group.end());
   }
@@ -106,18 +101,13 @@ void AddAdvantageMetrics(const std::vector<ScoredGroup>& groups, MetricsLine* li
   line->Add("advantage/var", std * std);
 }
 
-void TakeTrainedAdvantages(const std::map<int64_t, std::vector<std::vector<float>>>& trained,
-                           std::vector<ScoredGroup>* groups) {
+void TakeTrainedAdvantages(const PerToken& trained, std::vector<ScoredGroup>* groups) {
   for (ScoredGroup& group : *groups) {
-    const auto found = trained.find(group.group_id());
-    if (found == trained.end()) continue;
-    const size_t known =
-        std::min<size_t>(found->second.size(), static_cast<size_t>(group.completions_size()));
-    for (size_t i = 0; i < known; ++i) {
-      const std::vector<float>& tokens = found->second[i];
+    for (int i = 0; i < group.completions_size(); ++i) {
+      const std::span<const float> tokens = FindTokens(trained, group.group_id(), i);
       if (tokens.empty()) continue;
-      group.mutable_completions(static_cast<int>(i))
-          ->set_advantage(static_cast<float>(Mean({tokens.begin(), tokens.end()})));
+      group.mutable_completions(i)->set_advantage(
+          static_cast<float>(Mean({tokens.begin(), tokens.end()})));
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "common/base/weight_version.h"
 #include "proto/experience.pb.h"
 #include "trainer/experience/experience_buffer.h"
+#include "trainer/experience/group_capture.h"
 #include "trainer/metrics/metrics_line.h"
 
 namespace tandem::trainer {
@@ -21,9 +22,8 @@ void AddGroupMetrics(const StepExperience& step, WeightVersion version, MetricsL
 // advantage/ over the completions that are not masked.
 void AddAdvantageMetrics(const std::vector<experience::v1::ScoredGroup>& groups, MetricsLine* line);
 
-// Gives every completion that `trained` knows the mean of its tokens' advantages there. `trained`:
-// group id -> per completion, in the order of the group, per token.
-void TakeTrainedAdvantages(const std::map<int64_t, std::vector<std::vector<float>>>& trained,
+// Gives every completion that `trained` knows the mean of its tokens' advantages there.
+void TakeTrainedAdvantages(const PerToken& trained,
                            std::vector<experience::v1::ScoredGroup>* groups);
 
 // drops/<reason> for each reason that `dropped` groups and masked completions have.

@@ -15,7 +15,7 @@ size_t Bin(double weight) {
   return static_cast<size_t>(std::clamp(weight * kBinsPerUnit, 0.0, last));
 }
 
-double PerToken(double sum, int64_t num_tokens) {
+double MeanOver(double sum, int64_t num_tokens) {
   return num_tokens == 0 ? 0 : sum / static_cast<double>(num_tokens);
 }
 
@@ -39,11 +39,11 @@ std::string ToJson(const std::vector<offpolicy::DriftBucket>& buckets) {
 // 1 where there is nothing to keep: nothing was lost.
 double KeptFraction(const KeptShare& share) {
   return share.num_trained == 0 ? 1
-                                : PerToken(static_cast<double>(share.num_kept), share.num_trained);
+                                : MeanOver(static_cast<double>(share.num_kept), share.num_trained);
 }
 
 double MeanWeight(const KeptShare& share) {
-  return share.num_kept == 0 ? 1 : PerToken(share.weight_sum, share.num_kept);
+  return share.num_kept == 0 ? 1 : MeanOver(share.weight_sum, share.num_kept);
 }
 
 }  // namespace
@@ -80,11 +80,11 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   auto numbers = offpolicy::NamedDriftMetrics(report.drift);
   const auto add = [&](const char* name, double value) { numbers.emplace_back(name, value); };
   const CorrectionNumbers& correction = report.correction;
-  add("correction/mean_weight", PerToken(correction.weight_sum, correction.num_kept));
+  add("correction/mean_weight", MeanOver(correction.weight_sum, correction.num_kept));
   add("correction/max_weight", correction.max_weight);
-  add("correction/mean_weight_raw", PerToken(correction.raw_weight_sum, correction.num_kept));
+  add("correction/mean_weight_raw", MeanOver(correction.raw_weight_sum, correction.num_kept));
   add("correction/capped_share",
-      PerToken(static_cast<double>(correction.num_capped), correction.num_kept));
+      MeanOver(static_cast<double>(correction.num_capped), correction.num_kept));
   add("correction/rejected_tokens", static_cast<double>(correction.num_rejected));
   add("correction/positive_kept_fraction", KeptFraction(correction.positive));
   add("correction/negative_kept_fraction", KeptFraction(correction.negative));
@@ -101,7 +101,7 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   const auto add_token_numbers = [&](bool of_reference) {
     for (const auto& [name, value, is_max, needs_reference] : kTokenNumbers) {
       if (needs_reference != of_reference) continue;
-      add(name, is_max ? loss.*value : PerToken(loss.*value, loss.num_tokens));
+      add(name, is_max ? loss.*value : MeanOver(loss.*value, loss.num_tokens));
     }
   };
   add_token_numbers(/*of_reference=*/false);

@@ -11,6 +11,7 @@
 
 #include "common/drift/drift_metrics.h"
 #include "common/drift/drift_splits.h"
+#include "trainer/ranks/cuda_device.h"
 
 namespace tandem::trainer {
 
@@ -80,16 +81,11 @@ struct OptimizerNumbers {
   int64_t state_bytes = 0;  // of moments that this rank holds
 };
 
-// Peaks of a device's allocator during a step, in bytes: handed out to tensors, and taken from the
-// device.
-struct DevicePeaks {
-  int64_t allocated = 0, reserved = 0;
-};
-
 // Bytes of parameters that this rank holds from step to step; moments: OptimizerNumbers.
 struct HeldMemory {
   int64_t masters = 0, gradients = 0, reference = 0;
-  std::optional<DevicePeaks> device;  // where they lie on one; filled in by the learner
+  // The peaks of a step, where they lie on a device; filled in by the learner.
+  std::optional<CudaPeaks> device;
 };
 
 struct StepTimes {

@@ -47,7 +47,7 @@ class TrainerMetrics {
   TrainerMetrics(MetricsRegistry* registry, int64_t planned_steps, int64_t completions_per_group);
 
   void OnQueues(const Queues& queues);
-  void OnWait(double seconds);  // for rollouts
+  void OnWait(double seconds) { wait_seconds_->Add(seconds); }  // for rollouts
   void OnEvent(std::string_view kind);
   void OnAlert(const std::string& name);
   // The experience that a train step took: dropped and masked completions, and the staleness of the
@@ -55,30 +55,55 @@ class TrainerMetrics {
   void OnTaken(const StepExperience& step, WeightVersion version);
   // A whole step. `num_trained`: tokens.
   void OnStep(const MetricsLine& line, int64_t num_trained, int64_t num_sampled);
-  void SetVersion(WeightVersion version);
+  void SetVersion(WeightVersion version) { step_->Set(static_cast<double>(version.value)); }
 
  private:
   void AddDropped(const std::string& reason, int64_t completions);
 
   MetricsRegistry* const registry_;
   const int64_t completions_per_group_;
-  Gauge* const step_;
-  Gauge* const last_step_time_;
-  Gauge* const checkpoint_time_;
-  Gauge* const in_flight_;
-  Gauge* const queue_depth_;
-  Gauge* const servers_ready_;
-  Gauge* const servers_not_ready_;
-  Gauge* const servers_hung_;
-  Gauge* const wait_ratio_;
-  Gauge* const blocked_ratio_;
-  Counter* const wait_seconds_;
-  Counter* const blocked_seconds_;
-  Counter* const retries_;
-  Counter* const tokens_trained_;
-  Counter* const tokens_sampled_;
-  Counter* const samples_;
-  HistogramMetric* const staleness_;
+  Gauge* const step_ =
+      registry_->GetGauge("tandem_trainer_step", "Train steps done: the weight version.");
+  Gauge* const last_step_time_ =
+      registry_->GetGauge("tandem_trainer_last_step_timestamp_seconds",
+                          "When the last train step ended, in seconds since 1970.");
+  Gauge* const checkpoint_time_ =
+      registry_->GetGauge("tandem_trainer_checkpoint_last_success_timestamp_seconds",
+                          "When the last checkpoint was written, in seconds since 1970.");
+  Gauge* const in_flight_ =
+      registry_->GetGauge("tandem_trainer_groups_in_flight", "Groups asked for and not finished.");
+  Gauge* const queue_depth_ = registry_->GetGauge(
+      "tandem_trainer_queue_depth", "Groups that are scored and wait to be trained on.");
+  Gauge* const servers_ready_ = registry_->GetGauge(
+      "tandem_trainer_servers", "Rollout servers by state.", {{"state", "ready"}});
+  Gauge* const servers_not_ready_ = registry_->GetGauge(
+      "tandem_trainer_servers", "Rollout servers by state.", {{"state", "not_ready"}});
+  Gauge* const servers_hung_ = registry_->GetGauge(
+      "tandem_trainer_servers_hung",
+      "Rollout servers, of those not ready, that answer while their engines do not move.");
+  Gauge* const wait_ratio_ = registry_->GetGauge(
+      "tandem_trainer_rollout_wait_ratio",
+      "Share of the last step's time spent waiting for rollouts: more servers would help.");
+  Gauge* const blocked_ratio_ = registry_->GetGauge(
+      "tandem_trainer_admission_blocked_ratio",
+      "Share of the last step's time in which the staleness bound let no group be asked for and "
+      "servers were idle: fewer servers would do.");
+  Counter* const wait_seconds_ = registry_->GetCounter(
+      "tandem_trainer_wait_for_rollouts_seconds_total", "Time the loop waited for groups.");
+  Counter* const blocked_seconds_ = registry_->GetCounter(
+      "tandem_trainer_admission_blocked_seconds_total",
+      "Time in which no group was asked for, the staleness bound allowing none.");
+  Counter* const retries_ = registry_->GetCounter("tandem_trainer_group_retries_total",
+                                                  "Group calls made again after a failure.");
+  Counter* const tokens_trained_ =
+      registry_->GetCounter("tandem_trainer_trained_tokens_total", "Tokens trained on.");
+  Counter* const tokens_sampled_ = registry_->GetCounter("tandem_trainer_sampled_tokens_total",
+                                                         "Completion tokens taken from servers.");
+  Counter* const samples_ = registry_->GetCounter("tandem_trainer_samples_consumed_total",
+                                                  "Completions that train steps took.");
+  HistogramMetric* const staleness_ = registry_->GetHistogram(
+      "tandem_trainer_staleness_versions", "Trained-at less sampled-at version, of each token.",
+      {0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64});
   std::map<std::string, HistogramMetric*> phases_;
   double blocked_at_step_ = 0;  // blocked seconds when the last step ended
 };

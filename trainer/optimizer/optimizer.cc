@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "common/tensor/host_tensor_conversion.h"
 #include "trainer/optimizer/fused_update.h"
 #include "trainer/policy/cpu/vector_math.h"
@@ -81,12 +81,11 @@ absl::Status CheckSpec(const std::map<std::string, const TensorSpec*>& specs,
                        const std::string& name, const at::Tensor& like) {
   const auto found = specs.find(name);
   if (found == specs.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("optimizer state: ", name, " is missing"));
+    return InvalidArgument("optimizer state: ", name, " is missing");
   }
   const TensorSpec& spec = *found->second;
   if (spec.dtype == DType::kF32 && spec.shape == like.sizes().vec()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("optimizer state: ", spec.ToString(), " does not fit its parameter"));
+  return InvalidArgument("optimizer state: ", spec.ToString(), " does not fit its parameter");
 }
 
 }  // namespace
@@ -234,11 +233,10 @@ std::vector<TensorSource> AdamW::State(const Collect& collect) const {
         std::vector<at::Tensor> own;
         const auto [begin, end] = SlicesOf(i);
         for (size_t s = begin; s < end; ++s) own.push_back(moments_[s].*moment);
-        auto whole = collect(i, own);
-        if (!whole.ok()) return whole.status();
-        if (!whole->defined()) return HostTensor{spec, {}, nullptr};
-        absl::StatusOr<HostTensor> tensor = ToHostTensor(spec.name, *whole);
-        if (tensor.ok()) tensor->spec = spec;
+        TANDEM_ASSIGN_OR_RETURN(const at::Tensor whole, collect(i, own));
+        if (!whole.defined()) return HostTensor{spec, {}, nullptr};
+        TANDEM_ASSIGN_OR_RETURN(HostTensor tensor, ToHostTensor(spec.name, whole));
+        tensor.spec = spec;
         return tensor;
       };
       state.push_back({spec, read});
@@ -262,23 +260,20 @@ absl::Status AdamW::Restore(const std::vector<TensorSource>& state, int64_t num_
     places[FirstOf(parameter)] = {i, &Moments::exp_avg};
     places[SecondOf(parameter)] = {i, &Moments::exp_avg_sq};
     for (const std::string& name : {FirstOf(parameter), SecondOf(parameter)}) {
-      const absl::Status fits = CheckSpec(specs, name, parameter.master);
-      if (!fits.ok()) return fits;
+      TANDEM_RETURN_IF_ERROR(CheckSpec(specs, name, parameter.master));
     }
   }
   for (const TensorSource& source : state) {
     const auto place = places.find(source.spec.name);
     if (place == places.end()) continue;
     const auto [parameter, moment] = place->second;
-    const absl::StatusOr<HostTensor> whole = source.read();
-    if (!whole.ok()) return whole.status();
-    TANDEM_CHECK(static_cast<int64_t>(whole->bytes.size()) == source.spec.num_bytes());
-    const absl::StatusOr<at::Tensor> values = ViewAsTensor(*whole);
-    if (!values.ok()) return values.status();
+    TANDEM_ASSIGN_OR_RETURN(const HostTensor whole, source.read());
+    TANDEM_CHECK(static_cast<int64_t>(whole.bytes.size()) == source.spec.num_bytes());
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor values, ViewAsTensor(whole));
     const auto [begin, end] = SlicesOf(parameter);
     for (size_t s = begin; s < end; ++s) {
       const Slice& slice = own_.slices[s];
-      (moments_[s].*moment).copy_(values->view(-1).narrow(0, slice.begin, slice.num_elements));
+      (moments_[s].*moment).copy_(values.view(-1).narrow(0, slice.begin, slice.num_elements));
     }
   }
   num_updates_ = num_updates;

@@ -151,14 +151,6 @@ std::vector<at::Tensor> ParameterBuckets::OwnOf(at::Tensor Bucket::*parts, bool 
   return own;
 }
 
-std::vector<at::Tensor> ParameterBuckets::OwnMasters() const {
-  return OwnOf(&Bucket::own_masters, /*gradients=*/false);
-}
-
-std::vector<at::Tensor> ParameterBuckets::OwnGradients() const {
-  return OwnOf(&Bucket::own_gradients, /*gradients=*/true);
-}
-
 int64_t ParameterBuckets::HeldBytes(bool gradients) const {
   int64_t elements = 0;
   if (collective_ == nullptr) {

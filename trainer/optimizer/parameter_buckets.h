@@ -54,8 +54,8 @@ class ParameterBuckets {
   const std::vector<Slice>& own_slices() const { return slices_[rank()]; }
   // Masters and gradients of those slices, [num_elements] each, in the memory that holds them
   // always.
-  std::vector<at::Tensor> OwnMasters() const;
-  std::vector<at::Tensor> OwnGradients() const;
+  std::vector<at::Tensor> OwnMasters() const { return OwnOf(&Bucket::own_masters, false); }
+  std::vector<at::Tensor> OwnGradients() const { return OwnOf(&Bucket::own_gradients, true); }
 
   bool sharded() const { return sharded_; }
   // Bytes of masters and gradients that this rank always holds.

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/host_tensor_conversion.h"
@@ -66,12 +65,11 @@ absl::Status PlacedPolicy::Restore(std::span<const TensorSource> saved) {
   for (const TensorSpec& spec : ModelTensors(policy_->config(), DType::kF32)) {
     const auto found = by_name.find(spec.name);
     if (found == by_name.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("saved master ", spec.name, " is missing"));
+      return InvalidArgument("saved master ", spec.name, " is missing");
     }
     const TensorSource& source = *found->second;
     if (source.spec != spec) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("saved master ", source.spec.ToString(), " must be ", spec.ToString()));
+      return InvalidArgument("saved master ", source.spec.ToString(), " must be ", spec.ToString());
     }
     in_order.push_back(source);
   }
@@ -90,16 +88,20 @@ absl::Status PlacedPolicy::FillOwn(std::span<const HostTensor> own) {
   return buckets_.ShareMasters();
 }
 
-absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::OwnMasters() const {
-  const std::vector<at::Tensor> masters = buckets_.OwnMasters();
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::PartsOf(
+    const std::vector<at::Tensor>& slices) const {
   std::vector<TensorPart> parts;
-  for (size_t i = 0; i < masters.size(); ++i) {
+  for (size_t i = 0; i < slices.size(); ++i) {
     const Slice& slice = buckets_.own_slices()[i];
     TANDEM_ASSIGN_OR_RETURN(HostTensor values,
-                            ToHostTensor(policy_->parameters()[slice.parameter].name, masters[i]));
+                            ToHostTensor(policy_->parameters()[slice.parameter].name, slices[i]));
     parts.push_back({std::move(values), slice.begin});
   }
   return parts;
+}
+
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::OwnMasters() const {
+  return PartsOf(buckets_.OwnMasters());
 }
 
 absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::HeldMasters() const {
@@ -113,41 +115,42 @@ absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::HeldMasters() const {
 }
 
 absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::CopyOwnMasters() const {
-  const std::vector<at::Tensor> masters = buckets_.OwnMasters();
-  std::vector<TensorPart> copies;
-  for (size_t i = 0; i < masters.size(); ++i) {
-    const Slice& slice = buckets_.own_slices()[i];
-    TANDEM_ASSIGN_OR_RETURN(HostTensor values,
-                            ToHostTensor(policy_->parameters()[slice.parameter].name,
-                                         masters[i].is_cpu() ? masters[i].clone() : masters[i]));
-    copies.push_back({std::move(values), slice.begin});
+  std::vector<at::Tensor> masters = buckets_.OwnMasters();
+  for (at::Tensor& master : masters) {
+    if (master.is_cpu()) master = master.clone();
   }
-  return copies;
+  return PartsOf(masters);
 }
 
-std::vector<TensorSource> PlacedPolicy::Masters() const {
+template <typename Read>
+std::vector<TensorSource> PlacedPolicy::Sources(DType dtype, const Read& read) const {
   std::vector<TensorSource> sources;
   for (size_t i = 0; i < policy_->parameters().size(); ++i) {
     const NamedParameter& parameter = policy_->parameters()[i];
-    const TensorSpec spec = {parameter.name, DType::kF32, parameter.master.sizes().vec()};
-    sources.push_back({spec, [this, i, spec]() -> absl::StatusOr<HostTensor> {
-                         if (!buckets_.sharded())
-                           return ToHostTensor(spec.name, policy_->parameters()[i].master);
-                         std::vector<at::Tensor> own;
-                         const std::vector<at::Tensor> all = buckets_.OwnMasters();
-                         for (size_t s = 0; s < all.size(); ++s) {
-                           if (buckets_.own_slices()[s].parameter == i) own.push_back(all[s]);
-                         }
-                         return Collect(i, spec, own);
-                       }});
+    const TensorSpec spec = {parameter.name, dtype, parameter.master.sizes().vec()};
+    sources.push_back({spec, [read, i, spec] { return read(i, spec); }});
   }
   return sources;
 }
 
+std::vector<TensorSource> PlacedPolicy::Masters() const {
+  return Sources(DType::kF32,
+                 [this](size_t i, const TensorSpec& spec) -> absl::StatusOr<HostTensor> {
+                   if (!buckets_.sharded())
+                     return ToHostTensor(spec.name, policy_->parameters()[i].master);
+                   std::vector<at::Tensor> own;
+                   const std::vector<at::Tensor> all = buckets_.OwnMasters();
+                   for (size_t s = 0; s < all.size(); ++s) {
+                     if (buckets_.own_slices()[s].parameter == i) own.push_back(all[s]);
+                   }
+                   return Collect(i, spec, own);
+                 });
+}
+
 absl::StatusOr<double> PlacedPolicy::SquaredDistance(std::span<const HostTensor> tensors) const {
   if (tensors.size() != policy_->parameters().size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(tensors.size(), " tensors, the policy has ", policy_->parameters().size()));
+    return InvalidArgument(tensors.size(), " tensors, the policy has ",
+                           policy_->parameters().size());
   }
   const std::vector<at::Tensor> own = buckets_.OwnMasters();
   double squares = 0;
@@ -165,21 +168,15 @@ absl::StatusOr<double> PlacedPolicy::SquaredDistance(std::span<const HostTensor>
 
 std::vector<TensorSource> PlacedPolicy::Gathered(std::vector<HostTensor> own, DType dtype) const {
   const auto slices = std::make_shared<const std::vector<HostTensor>>(std::move(own));
-  std::vector<TensorSource> sources;
-  for (size_t i = 0; i < policy_->parameters().size(); ++i) {
-    const NamedParameter& parameter = policy_->parameters()[i];
-    const TensorSpec spec = {parameter.name, dtype, parameter.master.sizes().vec()};
-    sources.push_back({spec, [this, slices, i, spec]() -> absl::StatusOr<HostTensor> {
-                         std::vector<at::Tensor> of_parameter;
-                         for (size_t s = 0; s < slices->size(); ++s) {
-                           if (buckets_.own_slices()[s].parameter != i) continue;
-                           TANDEM_ASSIGN_OR_RETURN(of_parameter.emplace_back(),
-                                                   ViewAsTensor((*slices)[s]));
-                         }
-                         return Collect(i, spec, of_parameter);
-                       }});
-  }
-  return sources;
+  return Sources(
+      dtype, [this, slices](size_t i, const TensorSpec& spec) -> absl::StatusOr<HostTensor> {
+        std::vector<at::Tensor> of_parameter;
+        for (size_t s = 0; s < slices->size(); ++s) {
+          if (buckets_.own_slices()[s].parameter != i) continue;
+          TANDEM_ASSIGN_OR_RETURN(of_parameter.emplace_back(), ViewAsTensor((*slices)[s]));
+        }
+        return Collect(i, spec, of_parameter);
+      });
 }
 
 absl::StatusOr<HostTensor> PlacedPolicy::Collect(size_t parameter, const TensorSpec& spec,

@@ -87,6 +87,11 @@ class PlacedPolicy {
  private:
   PlacedPolicy(std::unique_ptr<Policy> policy, const RankCollectives& collectives,
                const BucketOptions& options);
+  // Tensors that the slices of this rank's masters become, by place.
+  absl::StatusOr<std::vector<TensorPart>> PartsOf(const std::vector<at::Tensor>& slices) const;
+  // One source per parameter, which calls `read` with its index and TensorSpec.
+  template <typename Read>
+  std::vector<TensorSource> Sources(DType dtype, const Read& read) const;
   // ParameterBuckets::Collect as a tensor of `spec`, on rank 0; without bytes elsewhere.
   absl::StatusOr<HostTensor> Collect(size_t parameter, const TensorSpec& spec,
                                      const std::vector<at::Tensor>& own) const;

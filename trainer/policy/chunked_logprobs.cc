@@ -9,31 +9,22 @@
 namespace tandem::trainer {
 namespace {
 
-// The supports of a chunk of rows, unpacked to plain ids. They take no more memory than the logits
-// of the chunk.
-class ChunkSupports {
- public:
-  ChunkSupports(std::span<const SupportView> support, int64_t first, int64_t rows) {
-    if (support.empty()) return;
-    std::vector<size_t> ends;
-    for (const SupportView& view :
-         support.subspan(static_cast<size_t>(first), static_cast<size_t>(rows))) {
-      view.AppendTo(&ids_);
-      ends.push_back(ids_.size());
-    }
-    size_t begin = 0;
-    for (const size_t end : ends) {
-      rows_.push_back(std::span<const int32_t>(ids_).subspan(begin, end - begin));
-      begin = end;
-    }
+// The supports of a chunk of rows, unpacked to plain ids in `ids`. They take no more memory than
+// the logits of the chunk.
+std::vector<std::span<const int32_t>> Unpack(std::span<const SupportView> support, int64_t first,
+                                             int64_t rows, std::vector<int32_t>& ids) {
+  if (support.empty()) return {};
+  std::vector<size_t> ends = {0};
+  for (int64_t r = first; r < first + rows; ++r) {
+    support[static_cast<size_t>(r)].AppendTo(&ids);
+    ends.push_back(ids.size());
   }
-
-  Supports rows() const { return rows_; }
-
- private:
-  std::vector<int32_t> ids_;
-  std::vector<std::span<const int32_t>> rows_;
-};
+  std::vector<std::span<const int32_t>> unpacked;
+  for (size_t i = 1; i < ends.size(); ++i) {
+    unpacked.push_back(std::span(ids).subspan(ends[i - 1], ends[i] - ends[i - 1]));
+  }
+  return unpacked;
+}
 
 std::span<const int64_t> Part(const std::vector<int64_t>& tokens, int64_t first, int64_t rows) {
   return std::span(tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(rows));
@@ -53,9 +44,10 @@ ChosenLogprobs ChosenTokenLogprobs(const LayerOps& ops, const at::Tensor& hidden
   for (int64_t first = 0; first < num_rows; first += chunk) {
     const int64_t rows = std::min(chunk, num_rows - first);
     const at::Tensor logits = ops.Logits(head, hidden.narrow(0, first, rows));
-    const ChunkSupports supports(support, first, rows);
+    std::vector<int32_t> ids;
+    const auto supports = Unpack(support, first, rows, ids);
     const RowLogprobs scores =
-        ops.Logprobs(logits, Part(tokens, first, rows), temperature, supports.rows());
+        ops.Logprobs(logits, Part(tokens, first, rows), temperature, supports);
     result.logprobs.narrow(0, first, rows).copy_(scores.logprobs);
     result.entropies.narrow(0, first, rows).copy_(scores.entropies);
     result.lse.narrow(0, first, rows).copy_(scores.lse);
@@ -76,10 +68,11 @@ at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hi
   for (int64_t first = 0; first < num_rows; first += chunk) {
     const int64_t rows = std::min(chunk, num_rows - first);
     const at::Tensor chunk_hidden = hidden.narrow(0, first, rows);
-    const ChunkSupports supports(support, first, rows);
+    std::vector<int32_t> ids;
+    const auto supports = Unpack(support, first, rows, ids);
     const at::Tensor logits_grad = ops.LogprobsBackward(
         kept ? result.kept_logits : ops.Logits(head, chunk_hidden), Part(tokens, first, rows),
-        temperature, supports.rows(), result.lse.narrow(0, first, rows),
+        temperature, supports, result.lse.narrow(0, first, rows),
         logprobs_grad.narrow(0, first, rows));
     hidden_grad.narrow(0, first, rows).copy_(ops.LinearBackward(head, chunk_hidden, logits_grad));
   }

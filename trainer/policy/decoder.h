@@ -32,8 +32,8 @@ struct DecoderWeights {
   LinearLayer head;  // [V, E]; the embedding's tensor when tied
 };
 
-// The values that the backward pass of one layer reads. Values that are cheap to compute (outputs of norms and
-// of SwiGLU) are not kept; the backward pass computes them again.
+// The values that the backward pass of one layer reads. Values that are cheap to compute (outputs
+// of norms and of SwiGLU) are not kept; the backward pass computes them again.
 struct LayerTape {
   at::Tensor input, input_rstd;             // [T, E], [T]
   at::Tensor q_raw, k_raw, q_rstd, k_rstd;  // before q/k norm; undefined without

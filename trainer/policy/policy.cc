@@ -43,14 +43,12 @@ absl::StatusOr<Targets> FindTargets(const PackedRow& row, int64_t vocabulary) {
   Targets targets;
   for (int64_t t = 0; t < row.num_tokens(); ++t) {
     if (row.token_ids[t] < 0 || row.token_ids[t] >= vocabulary) {
-      return absl::InvalidArgumentError(absl::StrCat("token ", t, " of the row has id ",
-                                                     row.token_ids[t], "; the model has ",
-                                                     vocabulary, " tokens"));
+      return InvalidArgument("token ", t, " of the row has id ", row.token_ids[t],
+                             "; the model has ", vocabulary, " tokens");
     }
     if (!row.is_target[t]) continue;
     if (row.source[t] < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token ", t, " of the row is a target, and nothing comes before it"));
+      return InvalidArgument("token ", t, " of the row is a target, and nothing comes before it");
     }
     targets.positions.push_back(t);
     targets.sources.push_back(row.source[t]);
@@ -75,20 +73,18 @@ at::Tensor SpreadOverRow(const at::Tensor& values, const std::vector<int64_t>& p
 absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype, bool exact) {
   const bool flash = dtype == ComputeDType::kBf16 || exact;
   if (flash && (config.head_dim % 8 != 0 || config.head_dim > 256)) {
-    return absl::UnimplementedError(absl::StrCat(
+    return Unimplemented(
         "trainer.device cuda in bf16 or with numerics exact, and heads of ", config.head_dim,
-        " elements: its attention takes multiples of 8 up to 256; use dtype fp32 or device cpu"));
+        " elements: its attention takes multiples of 8 up to 256; use dtype fp32 or device cpu");
   }
   if (exact && (config.hidden_size % 8 != 0 || config.intermediate_size % 8 != 0)) {
-    return absl::UnimplementedError(
-        absl::StrCat("trainer.device cuda with numerics exact and linear layers of ",
-                     config.hidden_size, " and ", config.intermediate_size,
-                     " inputs: its products take multiples of 8; use device cpu"));
+    return Unimplemented("trainer.device cuda with numerics exact and linear layers of ",
+                         config.hidden_size, " and ", config.intermediate_size,
+                         " inputs: its products take multiples of 8; use device cpu");
   }
   if (config.hidden_size > cuda::kMaxNormWidth) {
-    return absl::UnimplementedError(absl::StrCat("trainer.device cuda with a hidden size of ",
-                                                 config.hidden_size, ": the norm kernels take ",
-                                                 cuda::kMaxNormWidth, " at most"));
+    return Unimplemented("trainer.device cuda with a hidden size of ", config.hidden_size,
+                         ": the norm kernels take ", cuda::kMaxNormWidth, " at most");
   }
   return absl::OkStatus();
 }
@@ -172,17 +168,15 @@ struct Policy::Impl {
   PassWatch watch;
   bool checkpoint_activations = false;
 
-  absl::Status Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
-                    LinearLayer* linear = nullptr, bool is_head = false);
-  absl::Status BindLinear(const std::string& name, bool has_bias, LinearLayer& layer);
-  absl::Status BindLayer(int64_t index, DecoderLayer& layer);
-  absl::Status BindAll();
+  void Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
+            LinearLayer* linear = nullptr, bool is_head = false);
+  void BindLayer(int64_t index, DecoderLayer& layer);
+  void BindAll();
   void FindStages();
   void BeginStage(Pass pass, size_t stage);
   void EndStage(Pass pass, size_t stage);
   LayerWatch Layers(Pass pass);
   void RefreshWeight(const Use& use);
-  void RefreshWeightOnDevice(const Use& use);
   at::Tensor AsPushed(const NamedParameter& parameter) const {
     return ops->CastToBf16(parameter.name, parameter.master.detach(), rounding);
   }
@@ -193,61 +187,53 @@ struct Policy::Impl {
   void AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& logprobs);
 };
 
-absl::Status Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
-                                LinearLayer* linear, bool is_head) {
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].name != name) continue;
-    uses.push_back({i, &weight, &grad, linear, is_head, binding_stage});
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat("the model has no tensor ", name));
+// ModelTensors, which made the parameters, has every name that is bound.
+void Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
+                        LinearLayer* linear, bool is_head) {
+  const auto found = std::ranges::find(parameters, name, &NamedParameter::name);
+  TANDEM_CHECK(found != parameters.end());
+  uses.push_back({static_cast<size_t>(found - parameters.begin()), &weight, &grad, linear, is_head,
+                  binding_stage});
 }
 
-absl::Status Policy::Impl::BindLinear(const std::string& name, bool has_bias, LinearLayer& layer) {
-  TANDEM_RETURN_IF_ERROR(
-      Bind(absl::StrCat(name, ".weight"), layer.weight, layer.weight_grad, &layer));
-  if (!has_bias) return absl::OkStatus();
-  return Bind(absl::StrCat(name, ".bias"), layer.bias, layer.bias_grad);
-}
-
-absl::Status Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
+void Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
   const std::string prefix = absl::StrCat("model.layers.", index, ".");
   const auto norm = [&](const char* name, NormLayer& target) {
-    return Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad);
+    Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad);
   };
   const auto linear = [&](const char* name, bool has_bias, LinearLayer& target) {
-    return BindLinear(prefix + name, has_bias, target);
+    Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad, &target);
+    if (has_bias) Bind(absl::StrCat(prefix, name, ".bias"), target.bias, target.bias_grad);
   };
-  TANDEM_RETURN_IF_ERROR(norm("input_layernorm", layer.input_norm));
-  TANDEM_RETURN_IF_ERROR(linear("self_attn.q_proj", config.attention_qkv_bias, layer.q_proj));
-  TANDEM_RETURN_IF_ERROR(linear("self_attn.k_proj", config.attention_qkv_bias, layer.k_proj));
-  TANDEM_RETURN_IF_ERROR(linear("self_attn.v_proj", config.attention_qkv_bias, layer.v_proj));
-  TANDEM_RETURN_IF_ERROR(linear("self_attn.o_proj", config.attention_o_bias, layer.o_proj));
+  norm("input_layernorm", layer.input_norm);
+  linear("self_attn.q_proj", config.attention_qkv_bias, layer.q_proj);
+  linear("self_attn.k_proj", config.attention_qkv_bias, layer.k_proj);
+  linear("self_attn.v_proj", config.attention_qkv_bias, layer.v_proj);
+  linear("self_attn.o_proj", config.attention_o_bias, layer.o_proj);
   if (config.qk_norm) {
-    TANDEM_RETURN_IF_ERROR(norm("self_attn.q_norm", layer.q_norm));
-    TANDEM_RETURN_IF_ERROR(norm("self_attn.k_norm", layer.k_norm));
+    norm("self_attn.q_norm", layer.q_norm);
+    norm("self_attn.k_norm", layer.k_norm);
   }
-  TANDEM_RETURN_IF_ERROR(norm("post_attention_layernorm", layer.post_attention_norm));
-  TANDEM_RETURN_IF_ERROR(linear("mlp.gate_proj", config.mlp_bias, layer.gate_proj));
-  TANDEM_RETURN_IF_ERROR(linear("mlp.up_proj", config.mlp_bias, layer.up_proj));
-  return linear("mlp.down_proj", config.mlp_bias, layer.down_proj);
+  norm("post_attention_layernorm", layer.post_attention_norm);
+  linear("mlp.gate_proj", config.mlp_bias, layer.gate_proj);
+  linear("mlp.up_proj", config.mlp_bias, layer.up_proj);
+  linear("mlp.down_proj", config.mlp_bias, layer.down_proj);
 }
 
-absl::Status Policy::Impl::BindAll() {
+void Policy::Impl::BindAll() {
   const std::string embedding = "model.embed_tokens.weight";
   binding_stage = static_cast<size_t>(config.num_layers) + 1;
-  TANDEM_RETURN_IF_ERROR(Bind(embedding, weights.embedding, weights.embedding_grad));
+  Bind(embedding, weights.embedding, weights.embedding_grad);
   weights.layers.resize(static_cast<size_t>(config.num_layers));
   for (int64_t i = 0; i < config.num_layers; ++i) {
     binding_stage = static_cast<size_t>(config.num_layers - i);
-    TANDEM_RETURN_IF_ERROR(BindLayer(i, weights.layers[static_cast<size_t>(i)]));
+    BindLayer(i, weights.layers[static_cast<size_t>(i)]);
   }
   binding_stage = 0;
-  TANDEM_RETURN_IF_ERROR(
-      Bind("model.norm.weight", weights.final_norm.weight, weights.final_norm.weight_grad));
+  Bind("model.norm.weight", weights.final_norm.weight, weights.final_norm.weight_grad);
   weights.final_norm.in_fp32 = true;
-  return Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head.weight,
-              weights.head.weight_grad, &weights.head, /*is_head=*/true);
+  Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head.weight,
+       weights.head.weight_grad, &weights.head, /*is_head=*/true);
 }
 
 void Policy::Impl::FindStages() {
@@ -291,46 +277,27 @@ LayerWatch Policy::Impl::Layers(Pass pass) {
 }
 
 // The embedding, norms and biases are read in fp32; for kExact, with the values that a server has.
-void Policy::Impl::RefreshWeightOnDevice(const Use& use) {
-  const NamedParameter& parameter = parameters[use.parameter];
-  const at::Tensor master = parameter.master.detach();
-  if (dtype == ComputeDType::kFp32) {
-    *use.weight = master;
-    return;
-  }
-  const bool exact = numerics == Numerics::kExact;
-  if (use.linear == nullptr && !exact) {
-    *use.weight = master;
-    return;
-  }
-  const at::Tensor cast = exact ? AsPushed(parameter) : master.to(at::kBFloat16);
-  *use.weight = use.linear != nullptr ? cast : cast.to(at::kFloat);
-}
-
-// The head's logits are fp32; its gradients are made like those of other layers.
+// On the CPU the head is, too: its logits are fp32, and its gradients are made like those of other
+// layers.
 void Policy::Impl::RefreshWeight(const Use& use) {
-  if (device == Device::kCuda) return RefreshWeightOnDevice(use);
-  if (use.is_head && trainable && dtype == ComputeDType::kBf16 && HasFastBf16()) {
-    use.linear->backward_weight = parameters[use.parameter].master.detach().to(at::kBFloat16);
+  const bool on_cpu = device == Device::kCpu, emulated = on_cpu && !HasFastBf16();
+  const bool bf16 = dtype == ComputeDType::kBf16, exact = numerics == Numerics::kExact;
+  const bool in_bf16 = bf16 && use.linear != nullptr && !(on_cpu && use.is_head);
+  at::Tensor weight = parameters[use.parameter].master.detach();
+  if (on_cpu && use.is_head && trainable && bf16 && !emulated) {
+    use.linear->backward_weight = weight.to(at::kBFloat16);
   }
-  const NamedParameter& parameter = parameters[use.parameter];
-  const at::Tensor master = parameter.master.detach();
-  const bool exact = numerics == Numerics::kExact;
-  const bool in_bf16 = dtype == ComputeDType::kBf16 && use.linear != nullptr && !use.is_head;
-  if (dtype == ComputeDType::kFp32 || (!exact && !in_bf16)) {
-    *use.weight = master;
-    if (exact && use.linear != nullptr) {
-      use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(master));
-    }
-    return;
+  if (bf16 && exact) {
+    weight = AsPushed(parameters[use.parameter]);
+  } else if (in_bf16) {
+    weight = weight.to(at::kBFloat16);
   }
-  const at::Tensor cast = exact ? AsPushed(parameter) : master.to(at::kBFloat16);
-  if (exact && use.linear != nullptr) {
-    use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(cast));
-    use.linear->exact_rounds_inputs = !use.is_head;
+  if (on_cpu && exact && use.linear != nullptr) {
+    use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(weight));
+    use.linear->exact_rounds_inputs = bf16 && !use.is_head;
   }
-  if (in_bf16) use.linear->round_inputs = !HasFastBf16();
-  *use.weight = in_bf16 && HasFastBf16() ? cast : cast.to(at::kFloat);
+  if (in_bf16) use.linear->round_inputs = emulated;
+  *use.weight = in_bf16 && !emulated ? weight : weight.to(at::kFloat);
 }
 
 void Policy::Impl::PrepareGrads() {
@@ -393,8 +360,7 @@ void Policy::Impl::AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& l
 absl::StatusOr<at::Tensor> AsMaster(const HostTensor& tensor) {
   TANDEM_ASSIGN_OR_RETURN(const at::Tensor view, ViewAsTensor(tensor));
   if (!view.is_floating_point()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(tensor.spec.ToString(), ": a parameter must have a float dtype"));
+    return InvalidArgument(tensor.spec.ToString(), ": a parameter must have a float dtype");
   }
   return view.to(at::kFloat).contiguous();
 }
@@ -422,7 +388,7 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig
       master.requires_grad_(trainable);
       impl->parameters.push_back({spec.name, std::move(master)});
     }
-    TANDEM_RETURN_IF_ERROR(impl->BindAll());
+    impl->BindAll();
     impl->FindStages();
     return std::unique_ptr<Policy>(new Policy(std::move(impl)));
   });
@@ -437,8 +403,7 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config
   const std::vector<NamedParameter>& parameters = policy->parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (i >= tensors.size() || tensors[i].spec.name != parameters[i].name) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", i, " of the model must be ", parameters[i].name));
+      return InvalidArgument("tensor ", i, " of the model must be ", parameters[i].name);
     }
     TANDEM_ASSIGN_OR_RETURN(const at::Tensor values, AsMaster(tensors[i]));
     TANDEM_CHECK(values.sizes() == parameters[i].master.sizes());

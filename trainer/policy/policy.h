@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"

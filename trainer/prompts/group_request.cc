@@ -27,9 +27,7 @@ rollout::v1::GenerateGroupRequest MakeGroupRequest(const RunSampling& run,
   request.set_num_completions(static_cast<int32_t>(run.completions_per_prompt));
   request.set_min_weight_version(min_weight_version);
   rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
-  *sampling = MakeSampling(run.options);
-  sampling->set_return_support(true);
-  sampling->set_packed_support(true);
+  *sampling = run.sampling;
   sampling->set_seed(
       StableHash({static_cast<uint64_t>(run.seed), static_cast<uint64_t>(group_id)}));
   return request;

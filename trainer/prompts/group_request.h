@@ -10,8 +10,8 @@
 
 namespace tandem::trainer {
 
-// How the completions to train on are sampled: section trainer.sampling of a run file. min_new_tokens
-// is bound so that it can be refused with a reason: a policy cannot be trained on
+// How the completions to train on are sampled: section trainer.sampling of a run file.
+// min_new_tokens is bound so that it can be refused with a reason: a policy cannot be trained on
 // samples that were kept from ending.
 struct TrainSamplingOptions {
   double temperature = 1;
@@ -26,12 +26,12 @@ void BindOptions(OptionBinder& binder, TrainSamplingOptions& options);
 // The sampling parameters of the run's groups, without the seed.
 rollout::v1::SamplingParams MakeSampling(const TrainSamplingOptions& options);
 
-// The parts of a request that all groups of a run share.
+// The parts of a request that the groups of a run, or of one evaluation, share.
 struct RunSampling {
   std::string run_id;
   int64_t seed = 0;  // of the run
   int64_t completions_per_prompt = 0;
-  TrainSamplingOptions options;
+  rollout::v1::SamplingParams sampling;  // without the seed
 };
 
 // Ids of evaluation groups lie far above those of training groups.
@@ -40,8 +40,7 @@ inline bool IsEvaluationGroup(int64_t group_id) { return group_id >= kFirstEvalu
 
 // A group of run.completions_per_prompt completions of `prompt`, from weights of at least
 // `min_weight_version`. The seed is a hash of the run's seed and the group: the same group samples
-// the same way at any server. Asks for the support of every token, so that the policy can replay
-// filters.
+// the same way at any server.
 rollout::v1::GenerateGroupRequest MakeGroupRequest(const RunSampling& run,
                                                    const experience::v1::Prompt& prompt,
                                                    int64_t group_id, int64_t min_weight_version);

@@ -26,18 +26,15 @@ constexpr char kForms[] =
     "{\"question\": .., \"answer\": ..}, or verl rows with reward_model.ground_truth";
 
 absl::Status Malformed(const std::string& place, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(place, ": ", what, "; ", kForms));
+  return InvalidArgument(place, ": ", what, "; ", kForms);
 }
 
 bool IsMessages(const json& value) {
-  if (!value.is_array() || value.empty()) return false;
-  for (const json& message : value) {
-    if (!message.is_object() || !message.contains("role") || !message["role"].is_string() ||
-        !message.contains("content") || !message["content"].is_string()) {
-      return false;
-    }
-  }
-  return true;
+  const auto is_message = [](const json& message) {
+    return message.is_object() && message.value("role", json()).is_string() &&
+           message.value("content", json()).is_string();
+  };
+  return value.is_array() && !value.empty() && std::ranges::all_of(value, is_message);
 }
 
 absl::StatusOr<std::string> AnswerOf(const json& row, const std::string& place) {
@@ -61,8 +58,8 @@ absl::StatusOr<experience::v1::Prompt> Tokenise(const PromptRow& row, const std:
   experience::v1::Prompt prompt;
   prompt.set_answer(row.answer);
   if (!chat && row.text.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        place, ": a list of messages needs the chat template: set trainer.data.chat to true"));
+    return InvalidArgument(
+        place, ": a list of messages needs the chat template: set trainer.data.chat to true");
   }
   if (chat) {
     std::string messages = row.messages_json;
@@ -159,10 +156,10 @@ absl::StatusOr<std::unique_ptr<PromptSource>> PromptSource::Open(const std::stri
                             Tokenise(row, place, options.chat, tokenizer));
     if (prompt.token_ids_size() > options.max_prompt_tokens) {
       if (options.over_length == OverLength::kRefuse) {
-        return absl::InvalidArgumentError(absl::StrCat(
+        return InvalidArgument(
             place, ": the prompt has ", prompt.token_ids_size(), " tokens, limit ",
             options.max_prompt_tokens,
-            "; raise trainer.data.max_prompt_tokens or set trainer.data.over_length to drop"));
+            "; raise trainer.data.max_prompt_tokens or set trainer.data.over_length to drop");
       }
       ++source->num_dropped_;
       continue;
@@ -172,8 +169,8 @@ absl::StatusOr<std::unique_ptr<PromptSource>> PromptSource::Open(const std::stri
     source->prompts_.push_back(std::move(prompt));
   }
   if (source->prompts_.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": no prompt (", line_number, " lines, ",
-                                                   source->num_dropped_, " over length)"));
+    return InvalidArgument(path, ": no prompt (", line_number, " lines, ", source->num_dropped_,
+                           " over length)");
   }
   return source;
 }
@@ -214,10 +211,9 @@ absl::StatusOr<RunPrompts> OpenRunPrompts(const DataOptions& data, int64_t run_s
       prompts.train->prompts(), {}, [](const auto& prompt) { return prompt.token_ids_size(); });
   const int64_t needed = longest->token_ids_size() + max_new_tokens;
   if (needed > model.max_position_embeddings) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(data.train, ":", longest->index() + 1, ": ", longest->token_ids_size(),
-                     " prompt tokens and sampling.max_new_tokens ", max_new_tokens,
-                     " exceed the model's context of ", model.max_position_embeddings));
+    return InvalidArgument(data.train, ":", longest->index() + 1, ": ", longest->token_ids_size(),
+                           " prompt tokens and sampling.max_new_tokens ", max_new_tokens,
+                           " exceed the model's context of ", model.max_position_embeddings);
   }
   return prompts;
 }

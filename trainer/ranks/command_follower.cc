@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
@@ -48,7 +47,7 @@ class CommandFollower {
       case Command::WORK_NOT_SET:
         break;
     }
-    return absl::InternalError("rank 0 sent a command that is unknown here");
+    return Internal("rank 0 sent a command that is unknown here");
   }
 
  private:
@@ -98,8 +97,7 @@ class CommandFollower {
     const auto found = sets_.find(set);
     if (found == sets_.end() || tensor < 0 ||
         tensor >= static_cast<int64_t>(found->second.tensors.size())) {
-      return absl::InternalError(
-          absl::StrCat("rank 0 reads tensor ", tensor, " of set ", set, ", which is not there"));
+      return Internal("rank 0 reads tensor ", tensor, " of set ", set, ", which is not there");
     }
     return found->second.tensors[static_cast<size_t>(tensor)].read().status();
   }

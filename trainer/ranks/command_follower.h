@@ -1,5 +1,5 @@
-// The loop of the ranks other than 0: they run the commands of rank 0, one after the other. Rank 0's side is
-// remote_learner.h.
+// The loop of the ranks other than 0: they run the commands of rank 0, one after the other. Rank
+// 0's side is remote_learner.h.
 #pragma once
 
 #include "absl/status/status.h"

@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include "common/base/status_macros.h"
 #include "common/tensor/torch_status.h"
 
 namespace tandem::trainer {
@@ -23,7 +24,7 @@ absl::Status UseCudaDevice(int index) {
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(index), /*force=*/true);
     at::globalContext().lazyInitDevice(at::kCUDA);  // the allocator has no numbers before
   });
-  return used.ok() ? used : absl::FailedPreconditionError(used.message());
+  return used.ok() ? used : FailedPrecondition(used.message());
 }
 
 std::string CudaDeviceName() { return at::cuda::getCurrentDeviceProperties()->name; }

@@ -19,11 +19,10 @@ absl::Status Named(const absl::Status& status) {
 
 absl::Status CheckDeviceCount(int num_devices, int local_rank) {
   if (local_rank < num_devices) return absl::OkStatus();
-  if (num_devices == 0) return absl::FailedPreconditionError("this machine has no CUDA device");
-  return absl::FailedPreconditionError(
-      absl::StrCat("rank ", local_rank, " of this machine wants device ", local_rank, "; ",
-                   num_devices, num_devices == 1 ? " is" : " are",
-                   " visible: start fewer ranks or set CUDA_VISIBLE_DEVICES"));
+  if (num_devices == 0) return FailedPrecondition("this machine has no CUDA device");
+  return FailedPrecondition("rank ", local_rank, " of this machine wants device ", local_rank, "; ",
+                            num_devices, num_devices == 1 ? " is" : " are",
+                            " visible: start fewer ranks or set CUDA_VISIBLE_DEVICES");
 }
 
 absl::Status CheckDevice(Device device, int local_rank) {

@@ -1,10 +1,11 @@
 #include "trainer/ranks/cuda_device.h"
 
+#include "common/base/status_macros.h"
+
 namespace tandem::trainer {
 
 absl::StatusOr<int> CountCudaDevices() {
-  return absl::UnimplementedError(
-      "this build has no CUDA: build the cuda preset (docs/dev/cuda.md)");
+  return Unimplemented("this build has no CUDA: build the cuda preset (docs/dev/cuda.md)");
 }
 
 absl::Status UseCudaDevice(int) { return CountCudaDevices().status(); }

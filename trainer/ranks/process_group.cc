@@ -39,10 +39,10 @@ absl::Status CheckConfiguration(const comm::Rendezvous& met, const comm::RankEnv
                           met.store.Get("configuration", absl::Seconds(30)));
   if (expected == digest) return absl::OkStatus();
   return WithExitCode(
-      absl::InvalidArgumentError(absl::StrCat(
+      InvalidArgument(
           "rank ", self.rank, " (", met.members[static_cast<size_t>(self.rank)],
           ") has another configuration than rank 0 (", met.members[0],
-          "): give all ranks the same run file and flags (trainer --dry-run prints what is read)")),
+          "): give all ranks the same run file and flags (trainer --dry-run prints what is read)"),
       ExitCode::kUsage);
 }
 
@@ -53,13 +53,8 @@ std::string HeardBy(int rank) { return absl::StrCat("ended/heard/", rank); }
 
 struct ProcessGroup::Members {
   ~Members() {
-    if (!listener.joinable()) return;
-    {
-      MutexLock lock(&mu);
-      ending = true;
-      changed.NotifyAll();
-    }
-    listener.join();
+    end.Give();
+    if (listener.joinable()) listener.join();
   }
 
   int rank = 0;
@@ -71,9 +66,7 @@ struct ProcessGroup::Members {
   bool shard_parameters = false;
 
   std::thread listener;  // looks for ranks that were asked to stop
-  Mutex mu;
-  CondVar changed;
-  bool ending ABSL_GUARDED_BY(mu) = false;
+  EndSign end;           // of the listener
 
   RankLink link() const {
     return {rank, size, values.get(), met->store, patience, shard_parameters};
@@ -148,14 +141,7 @@ void ProcessGroup::TakeStopsOfOthers(StopSignal* stop) {
   if (alone()) return;
   members_->listener = std::thread([members = members_.get(), stop] {
     constexpr std::chrono::milliseconds kEach(500);
-    for (;;) {
-      {
-        const auto until = std::chrono::steady_clock::now() + kEach;
-        MutexLock lock(&members->mu);
-        while (!members->ending && members->changed.WaitUntil(&members->mu, until)) {
-        }
-        if (members->ending) return;
-      }
+    while (!members->end.WaitFor(kEach)) {
       const absl::StatusOr<bool> asked = StopAsked(members->link());
       if (!asked.ok()) return;
       if (*asked) {
@@ -187,8 +173,7 @@ absl::Status ProcessGroup::Follow(Learner& own, const StopSignal& stop,
     store.Set(HeardBy(rank()), "").IgnoreError();
   }
   if (code == ToInt(ExitCode::kOk)) return absl::OkStatus();
-  return WithExitCode(absl::CancelledError(absl::StrCat("rank 0 ended with exit code ", code)),
-                      static_cast<ExitCode>(code));
+  return WithExitCode(Cancelled("rank 0 ended with exit code ", code), static_cast<ExitCode>(code));
 }
 
 void BindOptions(OptionBinder& binder, RankOptions& options) {

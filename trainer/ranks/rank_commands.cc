@@ -36,7 +36,8 @@ absl::Status CommandSender::Send(const Command& command) {
   return store_.Set(CommandName(++num_sent_), command.SerializeAsString());
 }
 
-// The state that the polling thread and its owner share. The thread keeps it when it is left behind.
+// The state that the polling thread and its owner share. The thread keeps it when it is left
+// behind.
 struct CommandPoller::Shared {
   explicit Shared(const RankLink& link)
       : store(link.store), rank(link.rank), num_readers(link.size - 1) {}
@@ -133,11 +134,11 @@ absl::StatusOr<Command> CommandPoller::Next(const StopSignal& stop) {
     const auto now = SteadyClock::now();
     const auto silent = shared_->answered + absl::ToChronoNanoseconds(patience_);
     if (now >= silent) {
-      return absl::UnavailableError(absl::StrCat(
-          "rank 0 did not answer for ", absl::FormatDuration(patience_), ": stopped or cut off"));
+      return Unavailable("rank 0 did not answer for ", absl::FormatDuration(patience_),
+                         ": stopped or cut off");
     }
     if (cancelled.has_value() && now >= *cancelled) {
-      return absl::CancelledError("stopped, and rank 0 did not say so");
+      return Cancelled("stopped, and rank 0 did not say so");
     }
     // A signal wakes nobody here, so the flag is looked at every second.
     shared_->changed.WaitUntil(&shared_->mu, std::min(silent, After(kPoll)));
@@ -146,7 +147,7 @@ absl::StatusOr<Command> CommandPoller::Next(const StopSignal& stop) {
   TANDEM_RETURN_IF_ERROR(bytes.status());
   Command command;
   if (!command.ParseFromString(*bytes)) {
-    return absl::InternalError(absl::StrCat("command ", num_read_, " of rank 0 does not parse"));
+    return Internal("command ", num_read_, " of rank 0 does not parse");
   }
   return command;
 }
@@ -174,7 +175,7 @@ absl::StatusOr<std::vector<ScoredGroup>> ReceiveGroups(comm::Collective& collect
   const std::byte* next = bytes.data();
   for (const int64_t size : sizes) {
     if (!groups.emplace_back().ParseFromArray(next, static_cast<int>(size))) {
-      return absl::InternalError("groups from rank 0 do not parse");
+      return Internal("groups from rank 0 do not parse");
     }
     next += size;
   }

@@ -15,14 +15,13 @@
 namespace tandem::trainer {
 namespace {
 
-// To add a built-in reward: its name here, a branch in RewardFunction::Component, and where it does
-// not say whether the answer is correct, a name in JudgesTheAnswer.
-const std::vector<std::string>& ComponentNames() {
-  static const auto* const names = new std::vector<std::string>{
-      "exact_match", "last_number",    "any_number",    "gsm8k",     "regex",
-      "format",      "length_penalty", "number_answer", "subprocess"};
-  return *names;
-}
+// To add a built-in reward: its name here, a branch in RewardFunction::Component (above
+// AnswerNumber there, unless every answer is a number), its own options in BindOptions and Create,
+// and, where it does not say whether the answer is correct, a name in JudgesTheAnswer. Then a row
+// in docs/data_and_rewards.md and a test in tests/trainer/rewards.
+constexpr const char* kComponents[] = {"exact_match",    "last_number",   "any_number",
+                                       "gsm8k",          "regex",         "format",
+                                       "length_penalty", "number_answer", "subprocess"};
 
 std::string_view Stripped(std::string_view text) {
   while (!text.empty() && absl::ascii_isspace(text.front())) text.remove_prefix(1);
@@ -33,9 +32,8 @@ std::string_view Stripped(std::string_view text) {
 absl::StatusOr<WrittenNumber> AnswerNumber(std::string_view answer) {
   const absl::StatusOr<WrittenNumber> number = Gsm8kNumber(answer);
   if (number.ok() && !std::isnan(number->value)) return number;
-  return absl::InvalidArgumentError(
-      absl::StrCat("answer '", std::string(answer.substr(0, 80)), "' holds no number",
-                   number.ok() ? " as English writes it, 1,234.5" : ""));
+  return InvalidArgument("answer '", answer.substr(0, 80), "' holds no number",
+                         number.ok() ? " as English writes it, 1,234.5" : "");
 }
 
 bool JudgesTheAnswer(const std::string& component) {
@@ -67,10 +65,10 @@ absl::Status CheckThreshold(const RewardOptions& options) {
     if (std::ranges::find(judges, name) != judges.end()) most += std::max(weight, 0.0);
   }
   if (judges.empty() || Reaches(most, options.pass_threshold)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgument(
       "reward.pass_threshold is ", options.pass_threshold, ", and the components that judge the ",
       "answer (", absl::StrJoin(judges, ", "), ") add up to ", most,
-      " at most: no completion could count as correct; lower the threshold or raise a weight"));
+      " at most: no completion could count as correct; lower the threshold or raise a weight");
 }
 
 double LengthPenalty(double num_tokens, double soft, double hard) {
@@ -96,9 +94,9 @@ struct RewardFunction::Patterns {
 };
 
 void BindOptions(OptionBinder& binder, RewardOptions& options) {
-  binder.NumberMap("weights", &options.weights,
-                   absl::StrCat("component: weight of the sum; components: ",
-                                absl::StrJoin(ComponentNames(), ", ")));
+  binder.NumberMap(
+      "weights", &options.weights,
+      absl::StrCat("component: weight of the sum; components: ", absl::StrJoin(kComponents, ", ")));
   binder.Number("pass_threshold", &options.pass_threshold, {}, "",
                 "a completion counts as correct (pass@k, evaluation) when the weighted sum of the "
                 "components that judge the answer, all but format and length_penalty, is at least "
@@ -123,8 +121,7 @@ void BindOptions(OptionBinder& binder, RewardOptions& options) {
                 "0, or subtract truncated_penalty");
   binder.Number("truncated_penalty", &options.truncated_penalty, {.min = 0}, "",
                 "subtracted from the reward of truncated completions (penalise)");
-  binder.Section("subprocess", "component subprocess",
-                 [&](OptionBinder& section) { BindOptions(section, options.subprocess); });
+  binder.Section("subprocess", "component subprocess", options.subprocess);
 }
 
 absl::StatusOr<WrittenNumber> Gsm8kNumber(std::string_view text) {
@@ -134,7 +131,7 @@ absl::StatusOr<WrittenNumber> Gsm8kNumber(std::string_view text) {
     if (!marked.empty()) return marked.front();
   }
   const std::vector<WrittenNumber> numbers = NumbersIn(text);
-  if (numbers.empty()) return absl::NotFoundError("no number");
+  if (numbers.empty()) return NotFound("no number");
   return numbers.back();
 }
 
@@ -157,7 +154,7 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(
     const RewardOptions& options) {
   std::unique_ptr<RewardFunction> function(new RewardFunction(options));
   if (options.weights.empty()) {
-    return absl::InvalidArgumentError("reward.weights is empty: name at least one component");
+    return InvalidArgument("reward.weights is empty: name at least one component");
   }
   const auto compile = [](const std::string& option, const std::string& pattern,
                           std::unique_ptr<RE2>* to) {
@@ -166,28 +163,25 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(
     quiet.set_dot_nl(true);
     *to = std::make_unique<RE2>(pattern, quiet);
     if (!pattern.empty() && (*to)->ok()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "reward.", option, ": ", pattern.empty() ? "no pattern is given" : (*to)->error()));
+    return InvalidArgument("reward.", option, ": ",
+                           pattern.empty() ? "no pattern is given" : (*to)->error());
   };
   for (const auto& [name, weight] : options.weights) {
-    absl::Status status;
-    if (std::ranges::find(ComponentNames(), name) == ComponentNames().end()) {
-      status = absl::InvalidArgumentError(absl::StrCat("reward.weights: no component '", name,
-                                                       "'; there are ",
-                                                       absl::StrJoin(ComponentNames(), ", ")));
-    } else if (name == "regex") {
-      status = compile("regex", options.regex, &function->patterns_->regex);
+    if (std::ranges::find(kComponents, name) == std::end(kComponents)) {
+      return InvalidArgument("reward.weights: no component '", name, "'; there are ",
+                             absl::StrJoin(kComponents, ", "));
+    }
+    if (name == "regex") {
+      TANDEM_RETURN_IF_ERROR(compile(name, options.regex, &function->patterns_->regex));
     } else if (name == "format") {
-      status = compile("format", options.format, &function->patterns_->format);
+      TANDEM_RETURN_IF_ERROR(compile(name, options.format, &function->patterns_->format));
     } else if (name == "length_penalty" &&
                options.length_hard_tokens <= options.length_soft_tokens) {
-      status = absl::InvalidArgumentError(
-          "reward.length_hard_tokens must be above reward.length_soft_tokens");
-    } else if (name == "subprocess" && options.subprocess.command.empty()) {
-      status = absl::InvalidArgumentError("reward.subprocess.command is empty");
-    }
-    if (!status.ok()) return status;
-    if (name == "subprocess") {
+      return InvalidArgument("reward.length_hard_tokens must be above reward.length_soft_tokens");
+    } else if (name == "subprocess") {
+      if (options.subprocess.command.empty()) {
+        return InvalidArgument("reward.subprocess.command is empty");
+      }
       function->subprocess_ = std::make_unique<SubprocessReward>(options.subprocess);
     }
   }
@@ -227,7 +221,7 @@ absl::StatusOr<double> RewardFunction::Component(const std::string& name,
   if (name == "any_number") {
     return std::ranges::any_of(numbers, [&](const auto& n) { return SameNumber(n, want); }) ? 1 : 0;
   }
-  return absl::InternalError(absl::StrCat("no branch of Component computes '", name, "'"));
+  return Internal("no branch of Component computes '", name, "'");
 }
 
 Reward RewardFunction::ScoreOne(const RewardInput& input) {
@@ -240,7 +234,6 @@ Reward RewardFunction::ScoreOne(const RewardInput& input) {
   for (const auto& [name, weight] : options_.weights) {
     const absl::StatusOr<double> part = Component(name, input);
     if (!part.ok()) {
-      ++num_failures_;
       reward.mask_reason = absl::StrCat("reward_failed: ", name, ": ", part.status().message());
       continue;
     }

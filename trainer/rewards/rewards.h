@@ -79,7 +79,6 @@ class RewardFunction {
   // One result per input, in order. Never fails as a whole.
   std::vector<Reward> Score(const std::vector<RewardInput>& inputs);
 
-  int64_t num_failures() const { return num_failures_; }
   const RewardOptions& options() const { return options_; }
 
  private:
@@ -91,7 +90,6 @@ class RewardFunction {
   const RewardOptions options_;
   std::unique_ptr<Patterns> patterns_;
   std::unique_ptr<SubprocessReward> subprocess_;
-  int64_t num_failures_ = 0;
 };
 
 }  // namespace tandem::trainer

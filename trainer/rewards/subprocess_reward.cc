@@ -32,13 +32,13 @@ absl::Status WaitReady(int fd, short events, double deadline, double timeout_sec
   for (;;) {
     const double left = deadline - MonotonicSeconds();
     if (left <= 0) {
-      return absl::DeadlineExceededError(absl::StrCat("reward program gave no answer within ",
-                                                      timeout_seconds, " s (reward.subprocess)"));
+      return DeadlineExceeded("reward program gave no answer within ", timeout_seconds,
+                              " s (reward.subprocess)");
     }
     pollfd poll_fd = {.fd = fd, .events = events, .revents = 0};
     const int ready = poll(&poll_fd, 1, static_cast<int>(std::ceil(std::min(left, 60.0) * 1000)));
     if (ready > 0) return absl::OkStatus();
-    if (ready < 0 && errno != EINTR) return absl::UnavailableError(Errno("poll"));
+    if (ready < 0 && errno != EINTR) return Unavailable(Errno("poll"));
   }
 }
 
@@ -46,17 +46,15 @@ absl::StatusOr<double> ParseAnswer(const std::string& line, int64_t id) {
   const nlohmann::json answer = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   const std::string shown = line.substr(0, 120);
   if (!answer.is_object() || !answer.contains("id") || answer["id"] != id) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("reward program wrote '", shown, "', want {\"id\":", id, ",\"reward\":x}"));
+    return InvalidArgument("reward program wrote '", shown, "', want {\"id\":", id,
+                           ",\"reward\":x}");
   }
   if (answer.contains("error")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("reward program reports: ", answer["error"].dump().substr(0, 200)));
+    return InvalidArgument("reward program reports: ", answer["error"].dump().substr(0, 200));
   }
   if (!answer.contains("reward") || !answer["reward"].is_number() ||
       !std::isfinite(answer["reward"].get<double>())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("reward program wrote '", shown, "': \"reward\" is not a finite number"));
+    return InvalidArgument("reward program wrote '", shown, "': \"reward\" is not a finite number");
   }
   return answer["reward"].get<double>();
 }
@@ -76,12 +74,12 @@ SubprocessReward::~SubprocessReward() { Stop(); }
 
 absl::Status SubprocessReward::Start() {
   int in[2], out[2];
-  if (pipe2(in, O_CLOEXEC) != 0) return absl::UnavailableError(Errno("pipe"));
+  if (pipe2(in, O_CLOEXEC) != 0) return Unavailable(Errno("pipe"));
   if (pipe2(out, O_CLOEXEC) != 0) {
     const std::string message = Errno("pipe");
     close(in[0]);
     close(in[1]);
-    return absl::UnavailableError(message);
+    return Unavailable(message);
   }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -101,8 +99,8 @@ absl::Status SubprocessReward::Start() {
   if (error != 0) {
     pid_ = -1;
     Stop();
-    return absl::UnavailableError(
-        absl::StrCat("cannot start reward program '", options_.command[0], "': ", strerror(error)));
+    return Unavailable("cannot start reward program '", options_.command[0],
+                       "': ", strerror(error));
   }
   fcntl(to_child_, F_SETFL, O_NONBLOCK);
   fcntl(from_child_, F_SETFL, O_NONBLOCK);
@@ -128,7 +126,7 @@ absl::Status SubprocessReward::WriteLine(const std::string& line, double deadlin
     const ssize_t n = write(to_child_, line.data() + written, line.size() - written);
     if (n > 0) written += static_cast<size_t>(n);
     if (n < 0 && errno != EAGAIN && errno != EINTR) {
-      return absl::UnavailableError(Errno("reward program does not read"));
+      return Unavailable(Errno("reward program does not read"));
     }
   }
   return absl::OkStatus();
@@ -142,15 +140,15 @@ absl::StatusOr<std::string> SubprocessReward::ReadLine(double deadline) {
       return line;
     }
     if (unread_.size() > kMaxLineBytes) {
-      return absl::InvalidArgumentError("reward program wrote a line over 1 MiB");
+      return InvalidArgument("reward program wrote a line over 1 MiB");
     }
     TANDEM_RETURN_IF_ERROR(WaitReady(from_child_, POLLIN, deadline, options_.timeout_seconds));
     char buffer[4096];
     const ssize_t n = read(from_child_, buffer, sizeof(buffer));
-    if (n == 0) return absl::UnavailableError("reward program ended");
+    if (n == 0) return Unavailable("reward program ended");
     if (n > 0) unread_.append(buffer, static_cast<size_t>(n));
     if (n < 0 && errno != EAGAIN && errno != EINTR) {
-      return absl::UnavailableError(Errno("reading from the reward program"));
+      return Unavailable(Errno("reading from the reward program"));
     }
   }
 }
@@ -171,7 +169,6 @@ absl::StatusOr<double> SubprocessReward::Score(const std::string& request_json) 
   if (reward.ok()) return reward;
   // After a failure the stream may be out of step with the requests: only a new process is safe.
   Stop();
-  ++num_restarts_;
   reward = Ask(request_json);
   if (!reward.ok()) Stop();
   return reward;

@@ -37,8 +37,6 @@ class SubprocessReward {
   //   INVALID_ARGUMENT   not a JSON object with this id and a finite "reward"; or its own "error"
   absl::StatusOr<double> Score(const std::string& request_json);
 
-  int64_t num_restarts() const { return num_restarts_; }
-
  private:
   absl::Status Start();
   void Stop();
@@ -51,7 +49,6 @@ class SubprocessReward {
   int to_child_ = -1, from_child_ = -1;
   std::string unread_;
   int64_t next_id_ = 0;
-  int64_t num_restarts_ = 0;
 };
 
 }  // namespace tandem::trainer

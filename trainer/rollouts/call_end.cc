@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/grpc_call.h"
 #include "common/rpc/refusal.h"
 
@@ -34,15 +34,13 @@ CallEnd EndOf(const grpc::ClientContext& context, const grpc::Status& status) {
   // A current gRPC cancels a call whose answer is over the limit and loses the reason on its way.
   // Servers cancel no call that has a caller, and what a caller cancels here it looks at no more.
   if (status.error_code() == grpc::StatusCode::CANCELLED && status.error_message().empty()) {
-    return {absl::ResourceExhaustedError(absl::StrCat(
+    return {ResourceExhausted(
         "gRPC ended the call here without a word, as it does for an answer larger than max (",
-        rpc::kMaxMessageBytes, " bytes)"))};
+        rpc::kMaxMessageBytes, " bytes)")};
   }
   const double ms = std::strtod(Trailing(context, rpc::kRetryAfterKey).c_str(), nullptr);
   const rpc::Refusal refusal = rpc::RefusalNamed(Trailing(context, rpc::kRefusalKey));
-  const absl::StatusCode code = rpc::CodeOf(status);
-  return {refusal == rpc::Refusal::kNone ? absl::Status(code, status.error_message())
-                                         : rpc::Refused(code, refusal, status.error_message()),
+  return {rpc::Refused(refusal, absl::Status(rpc::CodeOf(status), status.error_message())),
           std::min(std::max(0.0, ms) / 1000, kLongestRetryAfterSeconds)};
 }
 
@@ -52,17 +50,9 @@ bool IsImpossible(const absl::Status& status) {
 }
 
 bool ServerIsFine(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-    case absl::StatusCode::kInvalidArgument:
-    // Refused, or from gRPC itself: a message that is too large.
-    case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kDataLoss:
-      return true;
-    default:
-      return false;
-  }
+  // RESOURCE_EXHAUSTED: refused, or from gRPC itself: a message that is too large.
+  return status.ok() || absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status) ||
+         absl::IsAborted(status) || absl::IsDataLoss(status);
 }
 
 }  // namespace tandem::trainer

@@ -16,8 +16,8 @@ struct CallEnd {
   absl::Status status;             // with the name of a refusal (rpc::RefusalOf)
   double retry_after_seconds = 0;  // 0: the server did not say
 
-  // The server is healthy and has no capacity now, which is no failed attempt. A server of a version
-  // without named refusals is busy when it says when to ask again.
+  // The server is healthy and has no capacity now, which is no failed attempt. A server of a
+  // version without named refusals is busy when it says when to ask again.
   bool is_busy() const;
 };
 

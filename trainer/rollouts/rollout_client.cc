@@ -218,15 +218,15 @@ absl::Status RolloutClient::Impl::Judge(const std::string& address,
                                         const GetInfoResponse& info) const {
   const std::string who = absl::StrCat("rollout server ", address);
   if (!info.owner_run_id().empty() && info.owner_run_id() != run_id) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(who, " belongs to run '", info.owner_run_id(),
-                     "': stop that run, wait for its lease to end, or name another server"));
+    return FailedPrecondition(
+        who, " belongs to run '", info.owner_run_id(),
+        "': stop that run, wait for its lease to end, or name another server");
   }
   const double most = static_cast<double>(info.max_deadline_ms()) / 1e3;
   if (most > 0 && options.call_timeout_seconds > most) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        who, " takes deadlines of at most ", most, " s (server.max_deadline_seconds), and ",
-        "trainer.client.call_timeout_seconds is ", options.call_timeout_seconds));
+    return InvalidArgument(who, " takes deadlines of at most ", most,
+                           " s (server.max_deadline_seconds), and ",
+                           "trainer.client.call_timeout_seconds is ", options.call_timeout_seconds);
   }
   const absl::Status accepted = accept ? accept(info) : absl::OkStatus();
   if (accepted.ok()) return accepted;
@@ -289,7 +289,8 @@ void RolloutClient::Impl::RunTask(int index, Task task) {
   ++task.num_attempts;
   if (task.num_attempts > 1) ++num_retries;
   // A held-back batch whose other groups are done already would wait for them in vain. What is
-  // sampled does not depend on the batch composition, as far as numerics promise (docs/rollouts.md).
+  // sampled does not depend on the batch composition, as far as numerics promise
+  // (docs/rollouts.md).
   const int64_t batch = task.request.admission_batch().batch_id();
   server.asked_batch = std::max(server.asked_batch, batch);
   if (batch <= server.forgotten_batch || task.num_attempts > 3) {
@@ -325,7 +326,7 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
   server.channel.Identify(&context);
   {
     MutexLock lock(&mu);
-    if (stopping) return absl::CancelledError("stopping");
+    if (stopping) return Cancelled("stopping");
     in_flight.insert(&context);
   }
   const auto channel = server.channel.current();
@@ -353,12 +354,11 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
   *end = EndOf(context, status);
   TANDEM_RETURN_IF_ERROR(end->status);
   TANDEM_RETURN_IF_ERROR(checked);
-  if (!done) return absl::DataLossError("the stream ended without GroupDone");
+  if (!done) return DataLoss("the stream ended without GroupDone");
   if (group->done.incomplete() && !options.allow_incomplete_groups) {
-    return absl::DataLossError(
-        absl::StrCat("group ", request.group_id(),
-                     " was stopped early by a request "
-                     "(trainer.client.allow_incomplete_groups takes such groups)"));
+    return DataLoss("group ", request.group_id(),
+                    " was stopped early by a request "
+                    "(trainer.client.allow_incomplete_groups takes such groups)");
   }
   return CheckGroup(request, &group->completions);
 }
@@ -416,10 +416,9 @@ absl::Status RolloutClient::Impl::CheckHealth() {
   const double waited = now - none_ready_since;
   const double patience = any_came ? options.server_patience_seconds : options.start_patience();
   if (waited >= patience) {
-    return absl::UnavailableError(
-        absl::StrCat("no rollout server for ", static_cast<int64_t>(waited), " s (client.",
-                     any_came || options.start_patience_seconds == 0 ? "server" : "start",
-                     "_patience_seconds): ", errors));
+    return Unavailable("no rollout server for ", static_cast<int64_t>(waited), " s (client.",
+                       any_came || options.start_patience_seconds == 0 ? "server" : "start",
+                       "_patience_seconds): ", errors);
   }
   if (waited >= next_warning_seconds) {
     log::Warning("no rollout server answers; waiting",
@@ -537,11 +536,18 @@ bool RolloutClient::IsLost(int server) const {
   return impl_->At(server).state == State::kLost;
 }
 
-int64_t RolloutClient::num_hung() const {
+TrainerMetrics::Queues RolloutClient::queues() const {
   MutexLock lock(&impl_->mu);
-  return std::ranges::count_if(impl_->servers, [](const auto& server) {
-    return server->is_hung && server->state == State::kLost && !server->is_retired;
-  });
+  TrainerMetrics::Queues queues = {.groups_in_flight = impl_->num_outstanding,
+                                   .servers = std::ssize(impl_->servers),
+                                   .idle_seconds = impl_->idle_seconds,
+                                   .retries = impl_->num_retries};
+  for (const auto& server : impl_->servers) {
+    queues.servers_ready += server->state == State::kReady;
+    queues.servers_hung += server->is_hung && server->state == State::kLost && !server->is_retired;
+  }
+  if (impl_->num_outstanding == 0) queues.idle_seconds += MonotonicSeconds() - impl_->idle_since;
+  return queues;
 }
 
 std::string RolloutClient::Missing() const {
@@ -557,22 +563,6 @@ std::optional<GetInfoResponse> RolloutClient::info(int server) const {
 std::vector<ServerEvent> RolloutClient::TakeEvents() {
   MutexLock lock(&impl_->mu);
   return std::exchange(impl_->events, {});
-}
-
-int64_t RolloutClient::num_retries() const {
-  MutexLock lock(&impl_->mu);
-  return impl_->num_retries;
-}
-
-int64_t RolloutClient::num_outstanding() const {
-  MutexLock lock(&impl_->mu);
-  return impl_->num_outstanding;
-}
-
-double RolloutClient::IdleSeconds() const {
-  MutexLock lock(&impl_->mu);
-  return impl_->idle_seconds +
-         (impl_->num_outstanding == 0 ? MonotonicSeconds() - impl_->idle_since : 0);
 }
 
 void RolloutClient::CancelAll() {

@@ -12,7 +12,8 @@
 // ready at once. A server that answers while its engine hangs stays lost until the engine moves,
 // even if its weights are the right ones.
 //
-// Servers may be added and retired while it runs (delivery.h); each keeps its number (server_pool.h).
+// Servers may be added and retired while it runs (delivery.h); each keeps its number
+// (server_pool.h).
 //
 // Used by trainer.cc and evaluation.cc. Thread-safe. Threads: groups_in_flight per server.
 #pragma once
@@ -30,6 +31,7 @@
 #include "common/observe/tracer.h"
 #include "common/options/options.h"
 #include "proto/rollout.pb.h"
+#include "trainer/metrics/trainer_metrics.h"
 #include "trainer/rollouts/server_pool.h"
 #include "trainer/rollouts/server_scorer.h"
 
@@ -94,8 +96,8 @@ class RolloutClient {
 
   // Queues a group. With `server`, only that one may run it (deterministic runs). Each call made
   // for it is a span under `trace`, and names itself to the server. Admission batches are submitted
-  // in the order of their ids. If a server has started over since a batch was begun there, groups of
-  // that batch are asked for without it.
+  // in the order of their ids. If a server has started over since a batch was begun there, groups
+  // of that batch are asked for without it.
   void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer,
               const TraceParent& trace = {});
 
@@ -127,7 +129,6 @@ class RolloutClient {
   int num_servers() const;  // retired ones included
   bool IsRetired(int server) const;
   bool IsLost(int server) const;
-  int64_t num_hung() const;  // lost ones that answer while their engines do not move
   // "ADDRESS: last error" of those that are lost and not retired; empty when none is.
   std::string Missing() const;
 
@@ -135,10 +136,9 @@ class RolloutClient {
   std::optional<rollout::v1::GetInfoResponse> info(int server) const;
 
   std::vector<ServerEvent> TakeEvents();
-  int64_t num_retries() const;
-
-  int64_t num_outstanding() const;  // groups submitted and not finished
-  double IdleSeconds() const;       // in all, with none of them
+  // Without groups_waiting, which is not known here. Hung servers are lost ones that answer while
+  // their engines do not move.
+  TrainerMetrics::Queues queues() const;
 
   // Drops queued groups and cancels those in flight; their results never come.
   void CancelAll();

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::trainer {
 
@@ -23,22 +23,21 @@ absl::Status CheckServerNumerics(const rollout::v1::GetInfoResponse& info, Numer
                                  ComputeDType dtype, const std::string& kernels) {
   if (numerics != Numerics::kExact) return absl::OkStatus();
   if (info.numerics() != NumericsName(Numerics::kExact)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("it runs with numerics '", info.numerics(),
-                     "', the trainer with exact: set server.engine.numerics=exact"));
+    return InvalidArgument("it runs with numerics '", info.numerics(),
+                           "', the trainer with exact: set server.engine.numerics=exact");
   }
   const std::string own_dtype = dtype == ComputeDType::kBf16 ? "bf16" : "fp32";
   if (info.dtype() != own_dtype) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "it computes in ", info.dtype(), ", the trainer in ", own_dtype,
-        ": numerics exact needs trainer.dtype and server.engine.dtype to be the same"));
+        ": numerics exact needs trainer.dtype and server.engine.dtype to be the same");
   }
   if (info.instruction_set() != kernels) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("its kernels use ", info.instruction_set(), ", the trainer's ", kernels,
-                     ": numerics exact needs the same; set TANDEM_INSTRUCTION_SET to the lesser "
-                     "one on both sides, or "
-                     "server.engine.device and trainer.device to the same kind of device"));
+    return InvalidArgument(
+        "its kernels use ", info.instruction_set(), ", the trainer's ", kernels,
+        ": numerics exact needs the same; set TANDEM_INSTRUCTION_SET to the lesser "
+        "one on both sides, or "
+        "server.engine.device and trainer.device to the same kind of device");
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::trainer {
 namespace {
@@ -34,9 +35,9 @@ absl::StatusOr<Entry> Parse(const std::string& text) {
   int port = 0;
   if (colon == std::string::npos || colon == 0 ||
       !absl::SimpleAtoi(place.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "trainer.servers: '", text,
-        "' is neither HOST:PORT nor dns:NAME:PORT (a server at each of the ", "name's addresses)"));
+    return InvalidArgument("trainer.servers: '", text,
+                           "' is neither HOST:PORT nor dns:NAME:PORT (a server at each of the ",
+                           "name's addresses)");
   }
   entry.host = place.substr(0, colon);
   entry.port = place.substr(colon + 1);
@@ -56,9 +57,9 @@ absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (error == EAI_NONAME || error == EAI_NODATA) {
-    return absl::NotFoundError(gai_strerror(error));
+    return NotFound(gai_strerror(error));
   }
-  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  if (error != 0) return Unavailable(gai_strerror(error));
   std::vector<std::string> addresses;
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
     char text[NI_MAXHOST];
@@ -106,21 +107,15 @@ struct ServerLookup::Impl {
   }
 
   void Run(std::chrono::milliseconds period) {
-    for (;;) {
+    do {
       LookUp();
-      const auto until = std::chrono::steady_clock::now() + period;
-      MutexLock lock(&mu);
-      while (!stopping && changed.WaitUntil(&mu, until)) {
-      }
-      if (stopping) return;
-    }
+    } while (!end.WaitFor(period));
   }
 
   Resolver resolver;
   mutable Mutex mu;
-  CondVar changed;
   std::vector<Entry> entries;  // addresses and problems change, under mu
-  bool stopping ABSL_GUARDED_BY(mu) = false;
+  EndSign end;
   std::thread thread;
 };
 
@@ -137,11 +132,7 @@ ServerLookup::ServerLookup(const std::vector<std::string>& entries,
 }
 
 ServerLookup::~ServerLookup() {
-  {
-    MutexLock lock(&impl_->mu);
-    impl_->stopping = true;
-    impl_->changed.NotifyAll();
-  }
+  impl_->end.Give();
   if (impl_->thread.joinable()) impl_->thread.join();
 }
 

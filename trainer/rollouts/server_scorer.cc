@@ -65,9 +65,8 @@ absl::Status TakeAnswer(const std::string& address, const Call& call, const Scor
     const rollout::v1::ScoreSequence& asked = call.request.sequences(i);
     const int num_scores = i < response.scores_size() ? response.scores(i).logprobs_size() : 0;
     if (num_scores != asked.token_ids_size()) {
-      return absl::DataLossError(absl::StrCat(address, ": ", num_scores,
-                                              " log-probs for a sequence of ",
-                                              asked.token_ids_size(), " tokens"));
+      return DataLoss(address, ": ", num_scores, " log-probs for a sequence of ",
+                      asked.token_ids_size(), " tokens");
     }
     const auto& scores = response.scores(i).logprobs();
     const Place& place = call.places[static_cast<size_t>(i)];
@@ -78,10 +77,8 @@ absl::Status TakeAnswer(const std::string& address, const Call& call, const Scor
 }
 
 absl::Status WithAddress(const std::string& address, const absl::Status& status) {
-  const std::string message = absl::StrCat(address, ": ", status.message());
-  const rpc::Refusal refusal = rpc::RefusalOf(status);
-  return refusal == rpc::Refusal::kNone ? absl::Status(status.code(), message)
-                                        : rpc::Refused(status.code(), refusal, message);
+  return rpc::Refused(rpc::RefusalOf(status),
+                      absl::Status(status.code(), absl::StrCat(address, ": ", status.message())));
 }
 
 CallEnd AskOnce(rpc::CallerChannel& channel, const ScoreRequest& request, double timeout_seconds,
@@ -126,9 +123,8 @@ absl::StatusOr<ScoredByServer> ServerScorer::Score(const ScoreTask& task,
     TANDEM_ASSIGN_OR_RETURN(const ScoreResponse response,
                             Ask(channel, call.request, timeout_seconds_));
     if (version.value_or(response.weight_version()) != response.weight_version()) {
-      return absl::AbortedError(absl::StrCat(channel.address(), ": version ",
-                                             response.weight_version(), " came while ", *version,
-                                             " was scored"));
+      return Aborted(channel.address(), ": version ", response.weight_version(), " came while ",
+                     *version, " was scored");
     }
     version = response.weight_version();
     TANDEM_RETURN_IF_ERROR(TakeAnswer(channel.address(), call, response, scored.logprobs));
@@ -139,7 +135,7 @@ absl::StatusOr<ScoredByServer> ServerScorer::Score(const ScoreTask& task,
 
 std::vector<absl::StatusOr<ScoredByServer>> ServerScorer::ScoreEach(
     const std::vector<ScoreTask>& tasks, const ScoreRequest& how) const {
-  std::vector<absl::StatusOr<ScoredByServer>> results(tasks.size(), absl::UnknownError(""));
+  std::vector<absl::StatusOr<ScoredByServer>> results(tasks.size(), Unknown(""));
   std::vector<std::thread> threads;
   for (size_t i = 0; i < tasks.size(); ++i) {
     threads.emplace_back([&, i] { results[i] = Score(tasks[i], how); });

@@ -1,10 +1,10 @@
 #include "trainer/run/checkpoint.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
@@ -77,9 +77,7 @@ std::vector<int64_t> StepsIn(const std::string& directory) {
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename().string();
     int64_t step = 0;
-    if (name.rfind("step_", 0) != 0) continue;
-    const auto parsed = std::from_chars(name.data() + 5, name.data() + name.size(), step);
-    if (parsed.ec == std::errc() && parsed.ptr == name.data() + name.size()) steps.push_back(step);
+    if (name.starts_with("step_") && absl::SimpleAtoi(name.substr(5), &step)) steps.push_back(step);
   }
   std::ranges::sort(steps, std::greater());
   return steps;
@@ -105,7 +103,7 @@ absl::StatusOr<json> ReadJson(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile(path));
   json parsed = json::parse(contents, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object() && parsed.value("schema", 0) == kSchema) return parsed;
-  return absl::DataLossError(absl::StrCat(path, " is not JSON of schema ", kSchema));
+  return DataLoss(path, " is not JSON of schema ", kSchema);
 }
 
 absl::Status VerifyFiles(const std::string& path) {
@@ -113,15 +111,13 @@ absl::Status VerifyFiles(const std::string& path) {
   const json files = manifest.value("files", json::object());
   for (const char* const name : {kWeights, kOptimizer, kState}) {
     if (!files.contains(name)) {
-      return absl::DataLossError(absl::StrCat(path, ": the manifest lacks ", name));
+      return DataLoss(path, ": the manifest lacks ", name);
     }
   }
   for (const auto& [name, want] : files.items()) {
-    const auto got = DigestFile(path + "/" + name);
-    if (!got.ok()) return absl::DataLossError(got.status().message());
-    if (*got != want) {
-      return absl::DataLossError(
-          absl::StrCat(path, "/", name, " is ", got->dump(), ", the manifest says ", want.dump()));
+    TANDEM_ASSIGN_OR_RETURN(const json got, DigestFile(path + "/" + name));
+    if (got != want) {
+      return DataLoss(path, "/", name, " is ", got.dump(), ", the manifest says ", want.dump());
     }
   }
   return absl::OkStatus();
@@ -131,9 +127,8 @@ absl::Status CheckIdentity(const std::string& path, const CheckpointIdentity& wa
                            const CheckpointIdentity& now) {
   const auto check = [&](const char* what, const std::string& a, const std::string& b) {
     if (a == b) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(path, " was made with another ", what,
-                                                      " (digest ", a, ", now ", b,
-                                                      "): name the model it was made with"));
+    return FailedPrecondition(path, " was made with another ", what, " (digest ", a, ", now ", b,
+                              "): name the model it was made with");
   };
   TANDEM_RETURN_IF_ERROR(
       check("model configuration", was.model_config_digest, now.model_config_digest));
@@ -145,17 +140,17 @@ absl::Status CheckIdentity(const std::string& path, const CheckpointIdentity& wa
 
 // Keeps only what went wrong: not whether the file system said "not there" or "damaged".
 absl::Status AsDataLoss(const absl::Status& status) {
-  return status.ok() ? status : absl::DataLossError(status.message());
+  return status.ok() ? status : DataLoss(status.message());
 }
 
 }  // namespace
 
 absl::Status CheckSameOrder(const PromptOrder& was, const PromptOrder& now) {
   const auto differs = [](const char* what, const auto& a, const auto& b) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "the run was started with ", what, " ", a, ", not ", b,
         ": which prompts come next depends on it. To go on from its weights in another "
-        "way, start another run with the checkpoint as trainer.model"));
+        "way, start another run with the checkpoint as trainer.model");
   };
   if (was.seed != now.seed) return differs("trainer.seed", was.seed, now.seed);
   if (was.prompts_per_step != now.prompts_per_step) {
@@ -194,19 +189,15 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
   checkpoint.learner.num_updates = state.value("num_updates", int64_t{-1});
   if (checkpoint.step < 0 || checkpoint.next_group_step < 0 || checkpoint.learner.num_updates < 0 ||
       checkpoint.order.prompts_per_step < 0) {
-    return absl::DataLossError(absl::StrCat(path, "/", kState, " lacks a field"));
+    return DataLoss(path, "/", kState, " lacks a field");
   }
   TANDEM_RETURN_IF_ERROR(CheckIdentity(path, checkpoint.identity, identity));
   auto weights = ReadSafetensors(path + "/" + kWeights);
   TANDEM_RETURN_IF_ERROR(AsDataLoss(weights.status()));
   auto optimizer = ReadSafetensors(path + "/" + kOptimizer);
   TANDEM_RETURN_IF_ERROR(AsDataLoss(optimizer.status()));
-  for (HostTensor& tensor : weights->tensors) {
-    checkpoint.learner.weights.push_back(Present(std::move(tensor)));
-  }
-  for (HostTensor& tensor : optimizer->tensors) {
-    checkpoint.learner.optimizer.push_back(Present(std::move(tensor)));
-  }
+  checkpoint.learner.weights = PresentAll(std::move(weights->tensors));
+  checkpoint.learner.optimizer = PresentAll(std::move(optimizer->tensors));
   return checkpoint;
 }
 
@@ -225,10 +216,10 @@ absl::StatusOr<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& directo
     if (checkpoint.status().code() != absl::StatusCode::kDataLoss) return checkpoint.status();
     loaded.refused.push_back(std::string(checkpoint.status().message()));
   }
-  if (steps.empty()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", directory));
-  return absl::DataLossError(absl::StrCat(
-      "no checkpoint in ", directory, " is whole (", absl::StrJoin(loaded.refused, "; "),
-      "): bring one back, or move the run away and start anew"));
+  if (steps.empty()) return NotFound("no checkpoint in ", directory);
+  return DataLoss("no checkpoint in ", directory, " is whole (",
+                  absl::StrJoin(loaded.refused, "; "),
+                  "): bring one back, or move the run away and start anew");
 }
 
 }  // namespace tandem::trainer

@@ -5,8 +5,8 @@
 // (step, trained frontier, run id, prompt order, identity) and copies of the config and tokenizer
 // files, so that it is a Hugging Face directory too. They are written in this order to a temporary
 // directory, each synced, and after them manifest.json with the size and digest of each. Then the
-// directory is renamed, and LATEST is written. A crash at any point leaves the checkpoints that were
-// there, because a directory without a fitting manifest is not taken for one.
+// directory is renamed, and LATEST is written. A crash at any point leaves the checkpoints that
+// were there, because a directory without a fitting manifest is not taken for one.
 #pragma once
 
 #include <cstdint>

@@ -45,10 +45,9 @@ absl::Status Checkpointer::StartOver(bool may_delete_steps) {
   TANDEM_ASSIGN_OR_RETURN(const RunDirectory::Records records, run.ReadRecords());
   if (records.last_step > 0 && (!may_delete_steps || records.saved_checkpoint)) {
     return WithExitCode(
-        absl::NotFoundError(absl::StrCat(
-            run.checkpoints(), " has no checkpoint to go on from, and the run has records of ",
-            records.last_step, " train steps, which a start at step 0 would delete: bring a ",
-            "checkpoint back, or start anew with --clean or another run.name")),
+        NotFound(run.checkpoints(), " has no checkpoint to go on from, and the run has records of ",
+                 records.last_step, " train steps, which a start at step 0 would delete: bring a ",
+                 "checkpoint back, or start anew with --clean or another run.name"),
         ExitCode::kBadModelOrData);
   }
   TANDEM_RETURN_IF_ERROR(run.CutAfter(-1));

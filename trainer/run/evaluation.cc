@@ -8,11 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/log.h"
-#include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
-#include "common/weights/digest.h"
 #include "trainer/experience/group_check.h"
-#include "trainer/prompts/group_request.h"
 
 namespace tandem::trainer {
 namespace {
@@ -26,34 +23,11 @@ int64_t FirstId(int64_t step, bool sampled) {
   return kFirstEvaluationGroup + (2 * step + (sampled ? 1 : 0)) * kIdsPerKind;
 }
 
-rollout::v1::GenerateGroupRequest RequestFor(const Prompt& prompt, int64_t group_id,
-                                             int64_t num_completions, bool sampled,
-                                             const EvaluationContext& context) {
-  rollout::v1::GenerateGroupRequest request;
-  request.set_run_id(context.run_id);
-  request.set_group_id(group_id);
-  *request.mutable_prompt_token_ids() = prompt.token_ids();
-  request.set_prompt_hash(
-      HashTokenIds({prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
-  request.set_num_completions(static_cast<int32_t>(num_completions));
-  request.set_min_weight_version(context.version);
-  rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
-  if (sampled) *sampling = context.sampling;
-  sampling->set_max_new_tokens(context.sampling.max_new_tokens());
-  sampling->set_seed(StableHash({context.seed, static_cast<uint64_t>(group_id)}));
-  return request;
-}
-
 std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
                           RewardFunction& rewards) {
   std::vector<RewardInput> inputs;
   for (const rollout::v1::Completion& completion : group.completions) {
-    inputs.push_back({.text = completion.text(),
-                      .answer = prompt.answer(),
-                      .prompt = prompt.text(),
-                      .source_json = prompt.source_json(),
-                      .num_tokens = completion.token_ids_size(),
-                      .truncated = IsTruncated(completion)});
+    inputs.push_back(MakeRewardInput(prompt, completion));
   }
   return rewards.Score(inputs);
 }
@@ -79,12 +53,19 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
                           RewardFunction& rewards, const StopSignal& stop) {
   const int64_t first = FirstId(context.step, sampled);
   const int64_t count = static_cast<int64_t>(prompts.size());
+  RunSampling run = context.run;
+  run.completions_per_prompt = k;
+  if (!sampled) {
+    run.sampling.Clear();
+    run.sampling.set_max_new_tokens(context.run.sampling.max_new_tokens());
+  }
   for (int64_t i = 0; i < count; ++i) {
-    client.Submit(RequestFor(prompts[static_cast<size_t>(i)], first + i, k, sampled, context));
+    client.Submit(
+        MakeGroupRequest(run, prompts[static_cast<size_t>(i)], first + i, context.version));
   }
   Tally tally;
   for (int64_t waiting = count; waiting > 0;) {
-    if (stop.Requested()) return absl::CancelledError("stopped during an evaluation");
+    if (stop.Requested()) return Cancelled("stopped during an evaluation");
     TANDEM_RETURN_IF_ERROR(context.tick());
     TANDEM_ASSIGN_OR_RETURN(std::optional<FinishedGroup> group,
                             client.Next(std::chrono::milliseconds(200)));
@@ -95,24 +76,20 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
       continue;
     }
     --waiting;
-    if (!group->status.ok()) {
-      log::Warning("an evaluation prompt failed",
-                   {{"group_id", group->group_id}, {"reason", group->status.ToString()}});
-      tally.failure = group->status;
-      ++tally.failed;
-      continue;
+    std::vector<Reward> scored;
+    absl::Status failure = group->status;
+    std::string reason = failure.ToString();
+    if (failure.ok()) {
+      scored = Score(prompts[static_cast<size_t>(index)], *group, rewards);
+      for (const Reward& reward : scored) {
+        if (IsRewardFailure(reward.mask_reason)) failure = Internal(reason = reward.mask_reason);
+      }
+      std::erase_if(scored, [](const Reward& r) { return IsRewardFailure(r.mask_reason); });
     }
-    std::vector<Reward> scored = Score(prompts[static_cast<size_t>(index)], *group, rewards);
-    std::string failure;
-    std::erase_if(scored, [&](const Reward& reward) {
-      const bool failed = IsRewardFailure(reward.mask_reason);
-      if (failed) failure = reward.mask_reason;
-      return failed;
-    });
     if (scored.empty()) {
       log::Warning("an evaluation prompt failed",
-                   {{"group_id", group->group_id}, {"reason", failure}});
-      tally.failure = absl::InternalError(failure);
+                   {{"group_id", group->group_id}, {"reason", reason}});
+      tally.failure = failure;
       ++tally.failed;
       continue;
     }

@@ -12,6 +12,7 @@
 #include "common/process/stop_signal.h"
 #include "proto/experience.pb.h"
 #include "trainer/metrics/metrics_line.h"
+#include "trainer/prompts/group_request.h"
 #include "trainer/rewards/rewards.h"
 #include "trainer/rollouts/rollout_client.h"
 
@@ -41,13 +42,11 @@ struct EvaluationResult {
 };
 
 struct EvaluationContext {
-  std::string run_id;
-  uint64_t seed = 0;
+  // With the sampling of training. Samples for pass@k use all of it, filters included; greedy
+  // completions use its length alone. The number of completions is that of the options.
+  RunSampling run;
   int64_t step = 0;     // of the run: evaluations of different steps ask for different groups
   int64_t version = 0;  // weights to evaluate: the newest that servers were given
-  // The sampling of training. Samples for pass@k use all of it, filters included; greedy completions
-  // use its length alone.
-  rollout::v1::SamplingParams sampling;
   std::function<absl::Status()> tick;                // called while waiting: keeps servers in sync
   std::function<absl::Status(FinishedGroup)> other;  // gets groups that are not of this evaluation
 };
@@ -61,8 +60,8 @@ absl::StatusOr<EvaluationResult> Evaluate(std::span<const experience::v1::Prompt
                                           const EvaluationContext& context, RolloutClient& client,
                                           RewardFunction& rewards, const StopSignal& stop);
 
-// Adds eval/ of metrics.jsonl. `weight_version`: what was evaluated; `num_too_long`: held-out prompts
-// over data.max_prompt_tokens.
+// Adds eval/ of metrics.jsonl. `weight_version`: what was evaluated; `num_too_long`: held-out
+// prompts over data.max_prompt_tokens.
 void AddEvaluation(const EvaluationResult& result, int64_t weight_version, int64_t num_too_long,
                    MetricsLine* line);
 

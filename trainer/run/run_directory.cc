@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <sstream>
@@ -26,10 +25,6 @@ constexpr double kLockPatienceSeconds = 5;
 using experience::v1::ScoredCompletion;
 using experience::v1::ScoredGroup;
 
-double UnixSeconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 template <typename Range, typename Print>
 std::string JsonList(const Range& range, Print print) {
   std::string json = "[";
@@ -45,21 +40,12 @@ std::string Floats(const auto& values) {
 }
 
 std::string FinishReasonName(rollout::v1::FinishReason reason) {
-  switch (reason) {
-    case rollout::v1::FINISH_REASON_STOP:
-      return "stop";
-    case rollout::v1::FINISH_REASON_LENGTH:
-      return "length";
-    case rollout::v1::FINISH_REASON_STOP_STRING:
-      return "stop_string";
-    case rollout::v1::FINISH_REASON_STOPPED_EARLY:
-      return "stopped_early";
-    default:
-      return "unspecified";
-  }
+  constexpr const char* kNames[] = {"unspecified", "stop", "length", "stop_string",
+                                    "stopped_early"};
+  return kNames[rollout::v1::FinishReason_IsValid(reason) ? reason : 0];
 }
 
-std::string CompletionJson(const ScoredCompletion& member, const std::vector<float>& proximal,
+std::string CompletionJson(const ScoredCompletion& member, std::span<const float> proximal,
                            const TokenText& token_text) {
   const rollout::v1::Completion& completion = member.completion();
   const auto integer = [](int32_t id) { return std::to_string(id); };
@@ -103,9 +89,9 @@ std::vector<nlohmann::json> ParsedLines(const std::string& contents) {
 }
 
 std::optional<int64_t> StepOf(const nlohmann::json& line) {
-  const auto step = line.find("step");
-  if (step == line.end() || !step->is_number_integer()) return std::nullopt;
-  return step->get<int64_t>();
+  if (!line.is_object()) return std::nullopt;
+  const nlohmann::json step = line.value("step", nlohmann::json());
+  return step.is_number_integer() ? std::optional(step.get<int64_t>()) : std::nullopt;
 }
 
 // The lines of a JSON lines file whose "step" is at most `step`; a line cut short by a crash goes.
@@ -114,8 +100,7 @@ std::string LinesUpTo(const std::string& contents, int64_t step, double* last_ti
   std::string kept;
   for (std::string line; std::getline(lines, line);) {
     const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const std::optional<int64_t> of_step =
-        parsed.is_object() ? StepOf(parsed) : std::optional<int64_t>();
+    const std::optional<int64_t> of_step = StepOf(parsed);
     if (!of_step.has_value() || *of_step > step) continue;
     if (parsed.contains("time_s") && parsed["time_s"].is_number()) {
       *last_time_s = std::max(*last_time_s, parsed["time_s"].get<double>());
@@ -155,18 +140,17 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
     if (!IsOfTheLauncher(entry.path()) && !is_bare) empty = false;
   }
   if (mode == RunMode::kResume && !LooksLikeARun(run->path_)) {
-    return absl::NotFoundError(absl::StrCat(run->path_, ": no run to resume is there"));
+    return NotFound(run->path_, ": no run to resume is there");
   }
   if (mode == RunMode::kFresh && !empty) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(run->path_,
-                     " is not empty: use --resume to go on with it, --clean to delete it, or "
-                     "another run.name"));
+    return AlreadyExists(run->path_,
+                         " is not empty: use --resume to go on with it, --clean to delete it, or "
+                         "another run.name");
   }
   if (mode == RunMode::kClean && !empty) {
     if (!LooksLikeARun(run->path_)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          run->path_, " does not look like a run (no events.jsonl): --clean will not delete it"));
+      return InvalidArgument(
+          run->path_, " does not look like a run (no events.jsonl): --clean will not delete it");
     }
     for (const auto& entry : fs::directory_iterator(run->path_, error)) {
       if (!IsOfTheLauncher(entry.path())) fs::remove_all(entry.path(), error);
@@ -210,15 +194,12 @@ absl::Status RunDirectory::OpenFiles() {
 
 absl::Status RunDirectory::CutAfter(int64_t step) {
   double last_time_s = 0;
-  for (const char* file : {"/metrics.jsonl", "/events.jsonl"}) {
+  std::vector<std::string> files = {"/metrics.jsonl", "/events.jsonl"};
+  if (fs::exists(path_ + "/probe/pushes.jsonl")) files.push_back("/probe/pushes.jsonl");
+  for (const std::string& file : files) {
     TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile(path_ + file));
     TANDEM_RETURN_IF_ERROR(
         WriteFileAtomically(path_ + file, LinesUpTo(contents, step, &last_time_s)));
-  }
-  const std::string pushes = path_ + "/probe/pushes.jsonl";
-  if (fs::exists(pushes)) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile(pushes));
-    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(pushes, LinesUpTo(contents, step, &last_time_s)));
   }
   RemoveAfter(path_ + "/rollouts", "step_", step);
   RemoveAfter(path_ + "/captures", "step_", step);
@@ -240,12 +221,8 @@ absl::StatusOr<RunDirectory::Records> RunDirectory::ReadRecords() const {
   return records;
 }
 
-absl::Status RunDirectory::WriteConfig(const std::string& yaml) {
-  return WriteFileAtomically(path_ + "/config.yaml", yaml);
-}
-
-absl::Status RunDirectory::WriteRunCard(const std::string& json) {
-  return WriteFileAtomically(path_ + "/run.json", json + "\n");
+absl::Status RunDirectory::WriteText(const std::string& name, const std::string& text) {
+  return WriteFileAtomically(absl::StrCat(path_, "/", name), text);
 }
 
 absl::Status RunDirectory::WriteMetrics(const MetricsLine& line) {
@@ -262,19 +239,14 @@ absl::Status RunDirectory::WriteEvent(int64_t step, const std::string& kind,
 }
 
 absl::Status RunDirectory::WriteRollouts(int64_t step, const StepExperience& experience,
-                                         const Logprobs& proximal_logprobs,
+                                         const PerToken& proximal_logprobs,
                                          const TokenText& token_text) {
   std::string lines;
   const auto write = [&](const ScoredGroup& group, const std::string& drop_reason) {
-    const auto of_group = proximal_logprobs.find(group.group_id());
-    size_t next = 0;
+    int next = 0;
     const auto completion = [&](const ScoredCompletion& member) {
-      const bool known = of_group != proximal_logprobs.end() && next < of_group->second.size();
-      const std::vector<float> none;
-      const std::string json =
-          CompletionJson(member, known ? of_group->second[next] : none, token_text);
-      ++next;
-      return json;
+      return CompletionJson(member, FindTokens(proximal_logprobs, group.group_id(), next++),
+                            token_text);
     };
     absl::StrAppend(
         &lines, "{\"group_id\":", group.group_id(), ",\"prompt_index\":", group.prompt().index(),

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/files/file_system.h"
 #include "trainer/experience/experience_buffer.h"
+#include "trainer/experience/group_capture.h"
 #include "trainer/metrics/metrics_line.h"
 #include "trainer/run/tensorboard_writer.h"
 
@@ -55,17 +55,14 @@ class RunDirectory {
   };
   absl::StatusOr<Records> ReadRecords() const;
 
-  absl::Status WriteConfig(const std::string& yaml);
-  absl::Status WriteRunCard(const std::string& json);
+  absl::Status WriteText(const std::string& name, const std::string& text);  // a whole file
   absl::Status WriteMetrics(const MetricsLine& line);
   absl::Status WriteEvent(int64_t step, const std::string& kind, const std::string& message,
                           const JsonFields& fields = {});
 
   // The trained groups, then the dropped ones that were sampled, with their reason.
-  // `proximal_logprobs`: group id -> per completion, in the order of the group; may lack entries.
-  using Logprobs = std::map<int64_t, std::vector<std::vector<float>>>;
   absl::Status WriteRollouts(int64_t step, const StepExperience& experience,
-                             const Logprobs& proximal_logprobs, const TokenText& token_text);
+                             const PerToken& proximal_logprobs, const TokenText& token_text);
 
   double ElapsedSeconds() const;  // since the run started, pauses between resumes left out
 

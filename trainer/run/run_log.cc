@@ -126,16 +126,17 @@ absl::Status RunHistory::Open(const std::string& directory) {
   return absl::OkStatus();
 }
 
-void RunHistory::Began(const Begin& begin) {
+void RunHistory::Began(const RunState& state, int64_t groups_per_step, int64_t num_completions,
+                       int64_t max_staleness) {
   if (history_ == nullptr) return;
   history_->Write({{"event", "began"},
-                   {"run_id", begin.run_id},
-                   {"resumed", begin.resumed},
-                   {"version", begin.version.value},
-                   {"first_group", begin.first_group},
-                   {"groups_per_step", begin.groups_per_step},
-                   {"num_completions", begin.num_completions},
-                   {"max_staleness", begin.max_staleness}});
+                   {"run_id", state.run_id},
+                   {"resumed", state.resumed},
+                   {"version", state.version.value},
+                   {"first_group", state.frontier * groups_per_step},
+                   {"groups_per_step", groups_per_step},
+                   {"num_completions", num_completions},
+                   {"max_staleness", max_staleness}});
 }
 
 void RunHistory::Asked(int64_t group_id, int64_t min_weight_version) {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
 #include "common/observe/health.h"
 #include "common/observe/history.h"
@@ -26,25 +25,17 @@
 
 namespace tandem::trainer {
 
-// The trainer's records in its history (common/observe/history.h): the groups it asked for, received,
-// trained on or gave up, and the versions it delivered and saved. docs/run_directory.md has the
-// schema. Does nothing where no history was opened. Thread-compatible.
+// The trainer's records in its history (common/observe/history.h): the groups it asked for,
+// received, trained on or gave up, and the versions it delivered and saved. docs/run_directory.md
+// has the schema. Does nothing where no history was opened. Thread-compatible.
 class RunHistory {
  public:
-  // The state that this process begins with. It tells which records of the processes before it are
-  // taken back.
-  struct Begin {
-    std::string run_id;
-    bool resumed = false;
-    WeightVersion version;    // of the checkpoint, or 0
-    int64_t first_group = 0;  // groups before it are not asked for
-    int64_t groups_per_step = 0, num_completions = 0, max_staleness = 0;
-  };
-
   // Writes to a file of this process in `directory`. Errors of History::Open.
   absl::Status Open(const std::string& directory);
-
-  void Began(const Begin& begin);
+  // The state that this process begins with, that of the checkpoint. It tells which records of the
+  // processes before it are taken back.
+  void Began(const RunState& state, int64_t groups_per_step, int64_t num_completions,
+             int64_t max_staleness);
   void Asked(int64_t group_id, int64_t min_weight_version);
   void Received(const experience::v1::ScoredGroup& group);  // fit to train on, so far
   // The step that makes `made` from the weights before it.

@@ -25,8 +25,7 @@ absl::StatusOr<RunOwner> ReadRunOwner(const std::string& path) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   if (lines.size() != 2 || lines[1].size() < rpc::kMinCallerSecretBytes ||
       lines[1].size() > rpc::kMaxCallerSecretBytes) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": want two lines, the id of the run and its secret"));
+    return DataLoss(path, ": want two lines, the id of the run and its secret");
   }
   return RunOwner{lines[0], lines[1]};
 }

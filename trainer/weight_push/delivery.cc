@@ -37,9 +37,8 @@ absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
     const double waited = MonotonicSeconds() - start;
     if (waited > patience_seconds && answering > 0) {
       if (!need_all) return ForwardEvents();
-      return absl::UnavailableError(
-          absl::StrCat("only ", answering, " rollout servers answer after ", patience_seconds,
-                       " s, and a deterministic run needs ", "all of them: ", missing));
+      return Unavailable("only ", answering, " rollout servers answer after ", patience_seconds,
+                         " s, and a deterministic run needs ", "all of them: ", missing);
     }
     if (waited > next_warning && answering > 0) {
       next_warning *= 2;
@@ -76,7 +75,7 @@ void Delivery::UpdateServers() {
 }
 
 absl::StatusOr<DType> Delivery::ServerDType() {
-  absl::Status failed = absl::UnavailableError("no rollout server answers");
+  absl::Status failed = Unavailable("no rollout server answers");
   for (const int server : client_->Behind(milliseconds(0))) {
     absl::StatusOr<DType> dtype = publisher_->ServerDType(server);
     if (dtype.ok()) return dtype;

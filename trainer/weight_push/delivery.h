@@ -1,7 +1,8 @@
 // Delivery: keeps every rollout server of the run on proven weights (stage 9 as a policy over
-// WeightPublisher and RolloutClient). A server gets groups only while it is known to run the version
-// published last. Servers that trainer.servers names anew are taken in, and those that it no longer
-// names are retired and given back once they are lost. Used by trainer.cc, from its thread.
+// WeightPublisher and RolloutClient). A server gets groups only while it is known to run the
+// version published last. Servers that trainer.servers names anew are taken in, and those that it
+// no longer names are retired and given back once they are lost. Used by trainer.cc, from its
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -186,7 +185,7 @@ std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remo
   }
   group_.reset();
   for (absl::Status& answer : answers) {
-    if (answer.ok()) answer = made.ok() ? absl::AbortedError("another server did not join") : made;
+    if (answer.ok()) answer = made.ok() ? Aborted("another server did not join") : made;
   }
   return answers;
 }

@@ -9,7 +9,6 @@
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/bf16_rounding.h"
 
@@ -107,12 +106,11 @@ CastSums CastPart(const TensorPart& part, Rounding rounding, const HostTensor& r
 absl::Status CheckMasters(std::span<const TensorPart> masters, DType dtype,
                           const std::vector<HostTensor>& last_cast) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cannot cast weights to ", std::string(DTypeName(dtype)), ": servers take F32 or BF16"));
+    return InvalidArgument("cannot cast weights to ", DTypeName(dtype),
+                           ": servers take F32 or BF16");
   }
   if (!last_cast.empty() && last_cast.size() != masters.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cast of ", masters.size(), " tensors after ", last_cast.size()));
+    return InvalidArgument("cast of ", masters.size(), " tensors after ", last_cast.size());
   }
   for (size_t i = 0; i < masters.size(); ++i) {
     const TensorSpec& spec = masters[i].values.spec;
@@ -120,8 +118,7 @@ absl::Status CheckMasters(std::span<const TensorPart> masters, DType dtype,
                                                  last_cast[i].spec.shape == spec.shape);
     if (spec.dtype != DType::kF32 || !as_before ||
         static_cast<int64_t>(masters[i].values.bytes.size()) != spec.num_bytes()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(spec.ToString(), " is not the F32 master that was cast before"));
+      return InvalidArgument(spec.ToString(), " is not the F32 master that was cast before");
     }
   }
   return absl::OkStatus();

@@ -113,12 +113,11 @@ struct WeightPublisher::Impl {
   std::set<int> cannot_join;           // until they are claimed anew
   std::map<int, double> denied_since;  // seconds; until they are claimed
   std::thread renewer;
+  EndSign end;  // of the renewer
 
   Mutex mu;
-  CondVar stop_changed;
   std::map<int, WeightRemote> remotes ABSL_GUARDED_BY(mu);  // of servers that were called
   std::string traceparent ABSL_GUARDED_BY(mu);
-  bool stopping ABSL_GUARDED_BY(mu) = false;
   std::set<int> claimed ABSL_GUARDED_BY(mu);
   int64_t renewed_epoch ABSL_GUARDED_BY(mu) = 0;
 };
@@ -144,15 +143,14 @@ void BindOptions(OptionBinder& binder, WeightPublisherOptions& options) {
                  "staleness; needs max_staleness of at least as many");
   binder.Integer("debug_skip_push_at_step", &options.debug_skip_push_at_step, {.min = 0}, "step",
                  "fault for tests: claim this version was delivered without sending it; 0: off");
-  binder.Section("group", "of transport collective (docs/weight_push.md)",
-                 [&](OptionBinder& b) { BindOptions(b, options.group); });
+  binder.Section("group", "of transport collective (docs/weight_push.md)", options.group);
 }
 
 absl::Status CheckBuild(const WeightPublisherOptions& options) {
   const bool wants_nccl = options.transport == PushTransport::kCollective &&
                           options.group.backend == comm::Backend::kNccl;
   if (!wants_nccl || comm::HasNccl()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
+  return FailedPrecondition(
       "trainer.push.group.backend is nccl, and this build has no CUDA: build the cuda preset "
       "(docs/dev/cuda.md)");
 }
@@ -180,15 +178,11 @@ void WeightPublisher::Forget(int server) {
 
 void WeightPublisher::Impl::RenewLeases() {
   const auto period = absl::ToChronoMilliseconds(lease() / 3);
-  for (;;) {
+  while (!end.WaitFor(period)) {
     std::vector<WeightRemote*> servers;
     int64_t claimed_epoch = 0;
     {
-      const auto until = std::chrono::steady_clock::now() + period;
       MutexLock lock(&mu);
-      while (!stopping && stop_changed.WaitUntil(&mu, until)) {
-      }
-      if (stopping) return;
       for (const int server : claimed) servers.push_back(&RemoteLocked(server));
       claimed_epoch = renewed_epoch;
     }
@@ -246,9 +240,9 @@ absl::Status JudgeRefusedClaim(const absl::Status& refusal, double denied_second
   if (!absl::IsPermissionDenied(refusal) || denied_seconds <= lease_seconds + kLeaseSlackSeconds) {
     return refusal;
   }
-  return absl::FailedPreconditionError(absl::StrCat(
+  return FailedPrecondition(
       refusal.message(), "; refused for ", static_cast<int64_t>(denied_seconds),
-      " s, longer than the lease of a trainer that died: another process calls itself this run"));
+      " s, longer than the lease of a trainer that died: another process calls itself this run");
 }
 
 absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<TensorSource> tensors,
@@ -291,13 +285,6 @@ absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<Tens
   return absl::OkStatus();
 }
 
-absl::Status WeightPublisher::SetWeights(WeightVersion version,
-                                         const std::vector<HostTensor>& tensors) {
-  std::vector<TensorSource> sources;
-  for (const HostTensor& tensor : tensors) sources.push_back(Present(tensor));
-  return SetWeights(version, std::move(sources));
-}
-
 WeightPayload WeightPublisher::Impl::Payload(bool as_delta) const {
   WeightPayload payload = {.version = held.version, .tensors = held.tensors};
   if (as_delta) {
@@ -324,15 +311,14 @@ absl::Status WeightPublisher::Impl::Commit(WeightRemote& remote, ServerPush* pus
   FailPoint("publisher: committed");
   const DigestMap& live = reply.live.digests;
   if (!RunsHeld(reply.live)) {
-    return absl::DataLossError(absl::StrCat(
-        remote.address(), " committed version ", held.version.value, " and reports version ",
-        reply.live.version.value, " live; digests differ in ", Differing(held.digests, live)));
+    return DataLoss(remote.address(), " committed version ", held.version.value,
+                    " and reports version ", reply.live.version.value, " live; digests differ in ",
+                    Differing(held.digests, live));
   }
   if (push->on_device && reply.live.word_sums != held.word_sums) {
-    return absl::DataLossError(absl::StrCat(remote.address(), " committed version ",
-                                            held.version.value,
-                                            " that came on the device; its word_sums differ in ",
-                                            Differing(held.word_sums, reply.live.word_sums)));
+    return DataLoss(remote.address(), " committed version ", held.version.value,
+                    " that came on the device; its word_sums differ in ",
+                    Differing(held.word_sums, reply.live.word_sums));
   }
   push->verify_ms = reply.verify_ms;
   push->pack_ms = reply.pack_ms;
@@ -404,7 +390,7 @@ void WeightPublisher::Impl::SendTogether(const std::vector<ServerPush*>& pushes,
   // Members that did not begin would keep the others waiting.
   FailPoint("publisher: begun");
   const bool begun = std::ranges::all_of(in, [](ServerPush* push) { return push->status.ok(); });
-  std::vector<absl::Status> sent(in.size(), absl::AbortedError("another server could not begin"));
+  std::vector<absl::Status> sent(in.size(), Aborted("another server could not begin"));
   const double start = MonotonicSeconds();
   if (begun) sent = group.Send(payload);
   const double seconds = MonotonicSeconds() - start;
@@ -477,31 +463,29 @@ std::vector<ServerPush> WeightPublisher::Publish(const std::vector<int>& servers
 absl::Status WeightPublisher::Verify(int server) {
   WeightRemote& remote = impl_->remote(server);
   const absl::StatusOr<RemoteWeights> live = remote.Info();
-  if (!live.ok()) return absl::UnavailableError(live.status().message());
+  if (!live.ok()) return Unavailable(live.status().message());
   if (impl_->RunsHeld(*live)) return absl::OkStatus();
   const absl::StatusOr<std::string> owner = remote.Owner();
   if (!owner.ok() || *owner != impl_->run_id) {
-    return absl::UnavailableError(
-        absl::StrCat(remote.address(), " no longer belongs to this run: it was started anew"));
+    return Unavailable(remote.address(), " no longer belongs to this run: it was started anew");
   }
-  return absl::DataLossError(absl::StrCat(
+  return DataLoss(
       remote.address(), " runs weight version ", live->version.value, " (digest ",
       CombinedDigest(live->digests), ") where version ", version().value, " (digest ",
       CombinedDigest(digests()), ") was published; it differs in ",
       Differing(digests(), live->digests),
-      ": the push was not delivered, and nothing this server samples may be trained on"));
+      ": the push was not delivered, and nothing this server samples may be trained on");
 }
 
 void WeightPublisher::Release() {
+  if (!impl_->renewer.joinable()) return;
+  impl_->end.Give();
+  impl_->renewer.join();
   std::set<int> servers;
   {
     MutexLock lock(&impl_->mu);
-    if (impl_->stopping) return;
-    impl_->stopping = true;
     servers = impl_->claimed;
-    impl_->stop_changed.NotifyAll();
   }
-  impl_->renewer.join();
   for (const int server : servers) {
     const absl::Status status =
         impl_->remote(server).InitTransfer(impl_->epoch, impl_->lease(), true);

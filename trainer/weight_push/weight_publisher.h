@@ -66,9 +66,9 @@ struct ServerPush {
 };
 
 // The error of a claim that a server refused for `denied_seconds` without a break. A process of the
-// run that died with its secret holds the server until its lease ends: PERMISSION_DENIED, try again.
-// A holder that outlives such a lease is alive: FAILED_PRECONDITION. Other errors are returned as
-// they are.
+// run that died with its secret holds the server until its lease ends: PERMISSION_DENIED, try
+// again. A holder that outlives such a lease is alive: FAILED_PRECONDITION. Other errors are
+// returned as they are.
 absl::Status JudgeRefusedClaim(const absl::Status& refusal, double denied_seconds,
                                double lease_seconds);
 
@@ -102,8 +102,6 @@ class WeightPublisher {
   // from there, once: until it returns the masters must stay as they are.
   absl::Status SetWeights(WeightVersion version, std::vector<TensorSource> tensors,
                           std::shared_ptr<BucketSource> on_device = nullptr);
-  // The same for tensors in memory.
-  absl::Status SetWeights(WeightVersion version, const std::vector<HostTensor>& tensors);
 
   // Sends the weights set last to a claimed server, unless it has them already, and checks the
   // digests it then runs. A failed attempt is aborted and made again.

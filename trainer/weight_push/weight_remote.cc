@@ -33,15 +33,10 @@ void Read(const Digests& digests, RemoteWeights* weights) {
 }
 
 wire::TensorForm::Encoding ToWire(TensorEncoding encoding) {
-  switch (encoding) {
-    case TensorEncoding::kDense:
-      return wire::TensorForm::ENCODING_DENSE;
-    case TensorEncoding::kMask:
-      return wire::TensorForm::ENCODING_MASK;
-    case TensorEncoding::kGaps:
-      return wire::TensorForm::ENCODING_GAPS;
-  }
-  return wire::TensorForm::ENCODING_UNSPECIFIED;
+  constexpr wire::TensorForm::Encoding kEncodings[] = {wire::TensorForm::ENCODING_DENSE,
+                                                       wire::TensorForm::ENCODING_MASK,
+                                                       wire::TensorForm::ENCODING_GAPS};
+  return kEncodings[static_cast<size_t>(encoding)];
 }
 
 using Weights = wire::WeightService;
@@ -74,9 +69,10 @@ struct WeightRemote::Impl {
       : channel(calls), run_id(run), timeout(of_long_calls) {}
 
   // One unary call.
-  template <typename Service, typename Method, typename Request, typename Response>
-  absl::Status Call(Method method, const char* what, absl::Duration deadline,
-                    const Request& request, Response* response) {
+  template <typename Stub, typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                             Response*),
+                                const char* what, absl::Duration deadline, const Request& request) {
     grpc::ClientContext context;
     rpc::SetDeadline(context, deadline);
     channel.Identify(&context);
@@ -84,10 +80,15 @@ struct WeightRemote::Impl {
       context.AddMetadata(kTraceparent, trace);
     }
     const auto used = channel.current();
-    const grpc::Status status =
-        (Service::NewStub(used).get()->*method)(&context, request, response);
+    Response response;
+    const grpc::Status status = (Stub(used).*method)(&context, request, &response);
     channel.Ended(used, status);
-    return rpc::FromGrpc(status, At(what));
+    TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(status, At(what)));
+    return response;
+  }
+
+  absl::StatusOr<rollout::v1::GetInfoResponse> State() {
+    return Call(&Rollout::Stub::GetInfo, "GetInfo", kQuick, rollout::v1::GetInfoRequest());
   }
 
   std::string Traceparent() {
@@ -121,10 +122,10 @@ void WeightRemote::SetTraceparent(const std::string& header) {
 absl::StatusOr<RemoteWeights> WeightRemote::Info() {
   wire::GetWeightInfoRequest request;
   request.set_run_id(impl_->run_id);
-  wire::GetWeightInfoResponse response;
-  TANDEM_RETURN_IF_ERROR(impl_->Call<Weights>(&Weights::Stub::GetWeightInfo, "GetWeightInfo",
-                                              kQuick, request, &response));
-  if (response.tensors().empty()) return absl::InternalError("the server names no tensors");
+  TANDEM_ASSIGN_OR_RETURN(
+      const wire::GetWeightInfoResponse response,
+      impl_->Call(&Weights::Stub::GetWeightInfo, "GetWeightInfo", kQuick, request));
+  if (response.tensors().empty()) return Internal("the server names no tensors");
   RemoteWeights live = {.version = {response.live_version()},
                         .epoch = response.epoch(),
                         .takes_delta = response.takes_delta()};
@@ -134,21 +135,15 @@ absl::StatusOr<RemoteWeights> WeightRemote::Info() {
 }
 
 absl::StatusOr<std::string> WeightRemote::Owner() {
-  rollout::v1::GetInfoResponse state;
-  TANDEM_RETURN_IF_ERROR(impl_->Call<Rollout>(&Rollout::Stub::GetInfo, "GetInfo", kQuick,
-                                              rollout::v1::GetInfoRequest(), &state));
+  TANDEM_ASSIGN_OR_RETURN(const rollout::v1::GetInfoResponse state, impl_->State());
   return state.owner_run_id();
 }
 
 int64_t WeightRemote::HighestEpoch() {
   int64_t highest = 0;
   if (const auto info = Info(); info.ok()) highest = info->epoch;
-  rollout::v1::GetInfoResponse state;
-  if (impl_
-          ->Call<Rollout>(&Rollout::Stub::GetInfo, "GetInfo", kQuick, rollout::v1::GetInfoRequest(),
-                          &state)
-          .ok()) {
-    highest = std::max(highest, state.weight_epoch());
+  if (const auto state = impl_->State(); state.ok()) {
+    highest = std::max(highest, state->weight_epoch());
   }
   return highest;
 }
@@ -159,9 +154,7 @@ absl::Status WeightRemote::InitTransfer(int64_t epoch, absl::Duration lease, boo
   request.set_epoch(epoch);
   request.set_lease_ms(absl::ToInt64Milliseconds(lease));
   request.set_release(release);
-  wire::InitTransferResponse response;
-  return impl_->Call<Weights>(&Weights::Stub::InitTransfer, "InitTransfer", kQuick, request,
-                              &response);
+  return impl_->Call(&Weights::Stub::InitTransfer, "InitTransfer", kQuick, request).status();
 }
 
 absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
@@ -184,9 +177,7 @@ absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
       form->set_num_bytes(payload.wire_size(i));
     }
   }
-  wire::BeginUpdateResponse response;
-  return impl_->Call<Weights>(&Weights::Stub::BeginUpdate, "BeginUpdate", impl_->timeout, request,
-                              &response);
+  return impl_->Call(&Weights::Stub::BeginUpdate, "BeginUpdate", impl_->timeout, request).status();
 }
 
 absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chunk_bytes,
@@ -238,9 +229,9 @@ absl::StatusOr<bool> WeightRemote::JoinPushGroup(const comm::PushSeatOffer& offe
   request.set_rank(offer.rank);
   for (const std::string& member : offer.members) request.add_members(member);
   request.set_deadline_ms(absl::ToInt64Milliseconds(offer.deadline));
-  wire::JoinPushGroupResponse response;
-  TANDEM_RETURN_IF_ERROR(impl_->Call<Weights>(&Weights::Stub::JoinPushGroup, "JoinPushGroup",
-                                              offer.deadline + kSlack, request, &response));
+  TANDEM_ASSIGN_OR_RETURN(const wire::JoinPushGroupResponse response,
+                          impl_->Call(&Weights::Stub::JoinPushGroup, "JoinPushGroup",
+                                      offer.deadline + kSlack, request));
   return response.takes_on_device();
 }
 
@@ -252,9 +243,9 @@ absl::Status WeightRemote::ReceiveBuckets(int64_t epoch, int64_t membership, Wei
   request.set_membership(membership);
   request.set_version(version.value);
   request.set_bucket_bytes(bucket_bytes);
-  wire::ReceiveBucketsResponse response;
-  return impl_->Call<Weights>(&Weights::Stub::ReceiveBuckets, "ReceiveBuckets",
-                              impl_->timeout + kSlack, request, &response);
+  return impl_
+      ->Call(&Weights::Stub::ReceiveBuckets, "ReceiveBuckets", impl_->timeout + kSlack, request)
+      .status();
 }
 
 absl::StatusOr<CommitReply> WeightRemote::Commit(int64_t epoch, WeightVersion version,
@@ -271,9 +262,9 @@ absl::StatusOr<CommitReply> WeightRemote::Commit(int64_t epoch, WeightVersion ve
     const auto sums = word_sums.find(name);
     if (sums != word_sums.end()) entry->set_word_sums(sums->second);
   }
-  wire::CommitUpdateResponse response;
-  TANDEM_RETURN_IF_ERROR(impl_->Call<Weights>(&Weights::Stub::CommitUpdate, "CommitUpdate",
-                                              impl_->timeout, request, &response));
+  TANDEM_ASSIGN_OR_RETURN(
+      const wire::CommitUpdateResponse response,
+      impl_->Call(&Weights::Stub::CommitUpdate, "CommitUpdate", impl_->timeout, request));
   CommitReply reply{.live = {.version = {response.live_version()}, .epoch = epoch},
                     .verify_ms = response.verify_ms(),
                     .pack_ms = response.pack_ms(),
@@ -286,11 +277,9 @@ void WeightRemote::Abort(WeightVersion version) {
   wire::AbortUpdateRequest request;
   request.set_run_id(impl_->run_id);
   request.set_version(version.value);
-  wire::AbortUpdateResponse response;
-  const absl::Status status =
-      impl_->Call<Weights>(&Weights::Stub::AbortUpdate, "AbortUpdate", kQuick, request, &response);
-  if (!status.ok()) {
-    log::Warning("a push could not be aborted", {{"reason", status.ToString()}});
+  const auto response = impl_->Call(&Weights::Stub::AbortUpdate, "AbortUpdate", kQuick, request);
+  if (!response.ok()) {
+    log::Warning("a push could not be aborted", {{"reason", response.status().ToString()}});
   }
 }
 

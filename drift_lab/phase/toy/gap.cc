@@ -7,32 +7,6 @@
 namespace tandem::drift {
 namespace {
 
-// A member of the family of a tilt.
-struct Point {
-  Tilted tilted;
-  double slope = 0;  // dKL/ds
-};
-
-Point PointAt(const Distribution& logprobs, const Distribution& direction, double scale) {
-  Distribution logits;
-  for (size_t a = 0; a < kTokens; ++a) logits[a] = logprobs[a] + scale * direction[a];
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double z = 0, first = 0, second = 0;
-  for (size_t a = 0; a < kTokens; ++a) {
-    const double p = std::exp(logits[a] - largest);
-    z += p;
-    first += p * direction[a];
-    second += p * direction[a] * direction[a];
-  }
-  const double mean = first / z, log_z = largest + std::log(z);
-  Point point;
-  point.tilted.scale = scale;
-  point.tilted.kl = std::max(0.0, scale * mean - log_z);
-  point.slope = scale * std::max(0.0, second / z - mean * mean);
-  for (size_t a = 0; a < kTokens; ++a) point.tilted.logprobs[a] = logits[a] - log_z;
-  return point;
-}
-
 constexpr double kLargestSpread = 1e4;
 constexpr int kMaxIterations = 100;
 constexpr double kRelativeTolerance = 1e-6;
@@ -147,7 +121,22 @@ Distribution BehaviourPolicy::TiltDirection(const Evaluation& policy, const Cont
 }
 
 Tilted TiltBy(const Distribution& logprobs, const Distribution& direction, double scale) {
-  return PointAt(logprobs, direction, scale).tilted;
+  Distribution logits;
+  for (size_t a = 0; a < kTokens; ++a) logits[a] = logprobs[a] + scale * direction[a];
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double z = 0, first = 0, second = 0;
+  for (size_t a = 0; a < kTokens; ++a) {
+    const double p = std::exp(logits[a] - largest);
+    z += p;
+    first += p * direction[a];
+    second += p * direction[a] * direction[a];
+  }
+  const double mean = first / z, log_z = largest + std::log(z);
+  Tilted tilted{.scale = scale,
+                .slope = scale * std::max(0.0, second / z - mean * mean),
+                .kl = std::max(0.0, scale * mean - log_z)};
+  for (size_t a = 0; a < kTokens; ++a) tilted.logprobs[a] = logits[a] - log_z;
+  return tilted;
 }
 
 Tilted TiltToKl(const Distribution& logprobs, const Distribution& direction, double kl) {
@@ -163,17 +152,17 @@ Tilted TiltToKl(const Distribution& logprobs, const Distribution& direction, dou
   }
   const double wanted = std::sqrt(2 * kl);
   double scale = variance > 0 ? std::min(wanted / std::sqrt(variance), high) : high;
-  Point point;
+  Tilted tilted;
   for (int i = 0; i < kMaxIterations; ++i) {
-    point = PointAt(logprobs, direction, scale);
-    if (std::abs(point.tilted.kl - kl) <= kRelativeTolerance * kl) break;
-    (point.tilted.kl < kl ? low : high) = scale;
+    tilted = TiltBy(logprobs, direction, scale);
+    if (std::abs(tilted.kl - kl) <= kRelativeTolerance * kl) break;
+    (tilted.kl < kl ? low : high) = scale;
     if (high - low <= 1e-12 * high) break;  // kl is above the direction's bound
-    const double root = std::sqrt(2 * point.tilted.kl);
-    const double next = scale + (wanted - root) * root / point.slope;
+    const double root = std::sqrt(2 * tilted.kl);
+    const double next = scale + (wanted - root) * root / tilted.slope;
     scale = next > low && next < high ? next : (low + high) / 2;
   }
-  return point.tilted;
+  return tilted;
 }
 
 }  // namespace tandem::drift

@@ -85,6 +85,7 @@ class BehaviourPolicy {
 struct Tilted {
   Distribution logprobs;
   double scale = 0;  // s
+  double slope = 0;  // dKL/ds
   double kl = 0;     // the KL reached; less than asked for if the direction's bound is lower
 };
 

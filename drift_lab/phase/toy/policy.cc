@@ -114,15 +114,13 @@ Distribution LogSoftmax(const Distribution& logits) {
   return logprobs;
 }
 
-SurpriseMoments Moments(const Distribution& logprobs) {
-  SurpriseMoments moments;
+double Entropy(const Distribution& logprobs) {
+  double entropy = 0;
   for (const double logprob : logprobs) {
     const double p = std::exp(logprob);
-    if (p == 0) continue;  // 0 log 0 = 0
-    moments.entropy -= p * logprob;
-    moments.second_moment += p * logprob * logprob;
+    if (p != 0) entropy -= p * logprob;  // 0 log 0 = 0
   }
-  return moments;
+  return entropy;
 }
 
 double KlDivergence(const Distribution& p_logprobs, const Distribution& q_logprobs) {

@@ -60,12 +60,8 @@ void AddGradient(const Parameters& parameters, int length, const Context& contex
 
 Distribution LogSoftmax(const Distribution& logits);
 
-// H = -sum p log p, and sum p (log p)^2.
-struct SurpriseMoments {
-  double entropy = 0;
-  double second_moment = 0;
-};
-SurpriseMoments Moments(const Distribution& logprobs);
+// -sum p log p, in nats.
+double Entropy(const Distribution& logprobs);
 
 // KL(p || q) in nats, exact over the vocabulary.
 double KlDivergence(const Distribution& p_logprobs, const Distribution& q_logprobs);

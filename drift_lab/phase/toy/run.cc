@@ -86,25 +86,14 @@ std::vector<float> TargetLogprobs(const Batch& batch, ContextTable& policy) {
   return logprobs;
 }
 
-// Takes the scores in order and updates the numbers of a RunResult.
-class ScoreBook {
- public:
-  ScoreBook(double start, int steps, RunResult& result) : steps_(steps), result_(result) {
-    result_.start = result_.highest = start;
-  }
-
-  void AfterUpdate(int step, double score) {
-    result_.mean_score += score / steps_;
-    const int scored = std::min(kScoredUpdates, steps_);
-    if (step >= steps_ - scored) result_.score += score / scored;
-    result_.highest = std::max(result_.highest, score);
-    if (result_.halved_at < 0 && score < result_.highest / 2) result_.halved_at = step;
-  }
-
- private:
-  const int steps_;
-  RunResult& result_;
-};
+// Takes the score after each step's update, in order.
+void TakeScore(int step, int steps, double score, RunResult& result) {
+  result.mean_score += score / steps;
+  const int scored = std::min(kScoredUpdates, steps);
+  if (step >= steps - scored) result.score += score / scored;
+  result.highest = std::max(result.highest, score);
+  if (result.halved_at < 0 && score < result.highest / 2) result.halved_at = step;
+}
 
 }  // namespace
 
@@ -139,7 +128,7 @@ RunResult RunToy(const RunOptions& options) {
 
   RunResult result;
   policy.Use(target);
-  ScoreBook book(task.PassProbability(policy), options.steps, result);
+  result.start = result.highest = task.PassProbability(policy);
   for (int step = 0; step < options.steps; ++step) {
     if (options.gap.lag > 0) sampled.Use(published.front());
     behaviour.Use(options.gap.lag > 0 ? sampled : policy, static_cast<uint32_t>(step));
@@ -154,7 +143,7 @@ RunResult RunToy(const RunOptions& options) {
     const double norm = adam.Update(gradient.Compute(batch, weights, policy), target);
     if (watched) At(result.trace.back(), Watched::kGradientNorm) = norm;
     policy.Use(target);
-    book.AfterUpdate(step, task.PassProbability(policy));
+    TakeScore(step, options.steps, task.PassProbability(policy), result);
     published.push_back(target);
     if (static_cast<int>(published.size()) > options.gap.lag + 1) published.pop_front();
   }

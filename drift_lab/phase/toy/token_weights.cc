@@ -1,5 +1,6 @@
 #include "drift_lab/phase/toy/token_weights.h"
 
+#include <algorithm>
 #include <array>
 
 #include "common/offpolicy/correction_method.h"
@@ -47,10 +48,8 @@ std::span<const Method> AllMethods() { return kAllMethods; }
 const char* MethodName(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
 
 std::optional<Method> MethodNamed(std::string_view name) {
-  for (const Method method : kAllMethods) {
-    if (MethodName(method) == name) return method;
-  }
-  return std::nullopt;
+  const auto found = std::ranges::find(kAllMethods, name, MethodName);
+  return found == kAllMethods.end() ? std::nullopt : std::optional(*found);
 }
 
 TokenWeights ComputeWeights(Method method, std::span<const float> target_logprobs,

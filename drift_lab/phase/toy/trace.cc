@@ -50,7 +50,7 @@ void WatchPolicy(const Batch& batch, ContextTable& policy, BehaviourPolicy& beha
     const Evaluation& pi = policy.At(batch.contexts[t]);
     const Distribution& mu =
         behaviour.At(batch.contexts[t], static_cast<uint32_t>(batch.sequence[t]));
-    entropy += Moments(pi.logprobs).entropy;
+    entropy += Entropy(pi.logprobs);
     kl += KlDivergence(mu, pi.logprobs);
     max_logit = std::max(max_logit, *std::max_element(pi.logits.begin(), pi.logits.end()));
   }

@@ -8,7 +8,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/cuda/kernels.h"
 #include "common/tensor/torch_status.h"
@@ -76,11 +75,11 @@ absl::StatusOr<std::span<std::byte>> CudaArrival::Buffer(size_t index, int64_t n
       buffer = at::Tensor();
       buffer = at::empty({num_bytes}, cuda::On(at::kByte));
     } catch (const c10::OutOfMemoryError&) {
-      return absl::ResourceExhaustedError(absl::StrCat(
+      return ResourceExhausted(
           "no device memory for a bucket of ", num_bytes,
-          " bytes: lower trainer.push.group.bucket_bytes or engine.kv_capacity_tokens"));
+          " bytes: lower trainer.push.group.bucket_bytes or engine.kv_capacity_tokens");
     } catch (const std::exception& error) {
-      return absl::InternalError(absl::StrCat("memory for a bucket on the device: ", error.what()));
+      return Internal("memory for a bucket on the device: ", error.what());
     }
   }
   return std::span(static_cast<std::byte*>(buffer.data_ptr()), static_cast<size_t>(num_bytes));
@@ -91,18 +90,18 @@ absl::Status CudaArrival::Write(size_t index, int64_t offset, std::span<const st
   MutexLock lock(&mu_);
   if (sealed_) return Sealed();
   if (index >= places_.size()) {
-    return absl::OutOfRangeError(absl::StrCat("tensor ", index, " of ", places_.size()));
+    return OutOfRange("tensor ", index, " of ", places_.size());
   }
   const at::Tensor& place = places_[index];
   const int64_t size = place.numel() * width;
   if (offset < 0 || offset > size || length > size - offset) {
-    return absl::OutOfRangeError(absl::StrCat(length, " bytes at ", offset, " end past the ", size,
-                                              " bytes of tensor ", index));
+    return OutOfRange(length, " bytes at ", offset, " end past the ", size, " bytes of tensor ",
+                      index);
   }
   if (offset % width != 0 || length % width != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(length, " bytes at ", offset, " of tensor ", index,
-                     " cut an element in two: want buckets of a multiple of ", width, " bytes"));
+    return InvalidArgument(length, " bytes at ", offset, " of tensor ", index,
+                           " cut an element in two: want buckets of a multiple of ", width,
+                           " bytes");
   }
   if (length == 0) return absl::OkStatus();
   return OnUploads("weights from a bucket to their place", [&] {

@@ -21,8 +21,8 @@ namespace tandem::rollout {
 
 class CudaArrival : public ArrivingWeights {
  public:
-  // Uses `spare`'s memory unless it is null. When this is destroyed before Take, `give_back` gets the
-  // weights. Throws c10::Error.
+  // Uses `spare`'s memory unless it is null. When this is destroyed before Take, `give_back` gets
+  // the weights. Throws c10::Error.
   using GiveBack = std::function<void(std::unique_ptr<StagedWeights>)>;
   CudaArrival(const ModelConfig& config, DType dtype, std::unique_ptr<CudaWeights> spare,
               GiveBack give_back);

@@ -30,8 +30,9 @@ struct CudaLayer {
 };
 
 struct CudaWeights : StagedWeights {
-  // Identifies the memory that the tensors lie in. They never move while this lives, and the number is
-  // unique in the process. A graph that reads this memory stays valid for weights uploaded to it later.
+  // Identifies the memory that the tensors lie in. They never move while this lives, and the number
+  // is unique in the process. A graph that reads this memory stays valid for weights uploaded to it
+  // later.
   const uint64_t place = NextPlace();
 
   at::Tensor embedding;  // [V, E]
@@ -39,8 +40,8 @@ struct CudaWeights : StagedWeights {
   std::vector<CudaLayer> layers;
   at::Tensor final_norm;  // [E]
 
-  // Receive buffers for buckets; undefined before the first push. They belong to this memory for good,
-  // because an abandoned broadcast may still write to them for a moment.
+  // Receive buffers for buckets; undefined before the first push. They belong to this memory for
+  // good, because an abandoned broadcast may still write to them for a moment.
   std::array<at::Tensor, ArrivingWeights::kBuffers> buffers;
 
   int64_t layer_bytes() const;  // of the linear layers except the head
@@ -54,8 +55,8 @@ struct CudaWeights : StagedWeights {
 // the current stream. Throws c10::Error.
 std::vector<at::Tensor> TensorPlaces(const ModelConfig& config, DType dtype, CudaWeights& weights);
 
-// Copies `tensors` (which CheckModelTensors accepts) to the device, into `spare`'s memory unless it is
-// null, on a stream of its own, and waits for it. Throws c10::Error.
+// Copies `tensors` (which CheckModelTensors accepts) to the device, into `spare`'s memory unless it
+// is null, on a stream of its own, and waits for it. Throws c10::Error.
 std::unique_ptr<CudaWeights> UploadWeights(const ModelConfig& config,
                                            const std::vector<HostTensor>& tensors, DType dtype,
                                            std::unique_ptr<CudaWeights> spare);

@@ -30,7 +30,8 @@ struct DrawMemory {
 };
 DrawMemory MakeDrawMemory(int64_t num_draws, int64_t vocabulary, const DrawWants& wants);
 
-// The task of draws [first, first + count) of `draws`, which `memory` was made for, from these logits.
+// The task of draws [first, first + count) of `draws`, which `memory` was made for, from these
+// logits.
 DrawTask TaskOf(const DrawMemory& memory, const at::Tensor& logits, const Draw* draws,
                 const int32_t* forbidden, int64_t first, int64_t count);
 

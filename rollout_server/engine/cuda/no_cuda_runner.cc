@@ -12,12 +12,12 @@ absl::Status NoCuda() {
 
 }  // namespace
 
-absl::StatusOr<cuda::MemoryPlan> PlanCudaMemory(const ModelConfig&, const cuda::MemoryNeeds&) {
+absl::StatusOr<cuda::MemoryPlan> PlanCudaMemory(const ModelConfig&, const EngineOptions&) {
   return NoCuda();
 }
 
 absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig&,
-                                                            const CudaRunnerOptions&) {
+                                                            const EngineOptions&) {
   return NoCuda();
 }
 

@@ -1,9 +1,8 @@
 #include "rollout_server/engine/cuda/rows_alone.h"
+#include "common/base/status_macros.h"
 
 #include <algorithm>
 #include <string>
-
-#include "absl/strings/str_cat.h"
 
 namespace tandem::rollout::cuda {
 
@@ -16,14 +15,14 @@ absl::Status CheckRowsAlone(
     for (int64_t first = 0; first + count <= rows; first += count) {
       const std::vector<uint8_t> some = compute(first, count);
       if (static_cast<int64_t>(some.size()) != count * each) {
-        return absl::InternalError(absl::StrCat(std::string(kernel), ": ", some.size(),
-                                                " bytes for ", count, " rows of ", each));
+        return Internal(std::string(kernel), ": ", some.size(), " bytes for ", count, " rows of ",
+                        each);
       }
       if (std::equal(some.begin(), some.end(), together.begin() + first * each)) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
+      return FailedPrecondition(
           "this device does not keep the promise of numerics invariant: ", std::string(kernel),
           " gives row ", first, " of ", rows, " other bits with ", count - 1,
-          " others than with all. Use numerics fast, or device cpu, and please report the device"));
+          " others than with all. Use numerics fast, or device cpu, and please report the device");
     }
   }
   return absl::OkStatus();

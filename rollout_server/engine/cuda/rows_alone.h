@@ -10,8 +10,8 @@
 
 namespace tandem::rollout::cuda {
 
-// compute(first, count) computes rows [first, first + count) together and returns their bytes, equally
-// many for each row. Compares one call of all `rows` with calls of 1, 3 and 17 rows.
+// compute(first, count) computes rows [first, first + count) together and returns their bytes,
+// equally many for each row. Compares one call of all `rows` with calls of 1, 3 and 17 rows.
 //   FAILED_PRECONDITION  a row's bytes differ; names `kernel` and the row
 //   INTERNAL             a call gave another number of bytes
 absl::Status CheckRowsAlone(

@@ -232,11 +232,7 @@ void ModelRunner::RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>&
     kernels_.rotate(key, cosine, sine, d, 1.0f);
     RoundKv(key, input.position);
     RoundKv(value, input.position);
-    if constexpr (sizeof(Kv) == 2) {
-      kernels_.write_kv_bf16(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
-    } else {
-      kernels_.write_kv_fp32(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
-    }
+    kernels_.WriteKv<Kv>()(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
   }
 }
 
@@ -264,11 +260,7 @@ void ModelRunner::Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
     task.blocks = inputs[run.first].blocks->data();
     task.out = out;
     task.out_stride = group * d;
-    if constexpr (sizeof(Kv) == 2) {
-      kernels_.attend_bf16(task, scores);
-    } else {
-      kernels_.attend_fp32(task, scores);
-    }
+    kernels_.Attend<Kv>()(task, scores);
     for (int64_t t = 0; t < run.count; ++t) {
       char* row = static_cast<char*>(OperandRow(attended_, run.first + t, width));
       StoreBody(out + t * group * d, group * d, row + h * group * d * OperandBytes(operand_type_));

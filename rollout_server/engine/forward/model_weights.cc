@@ -154,13 +154,12 @@ absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<Host
                                DType dtype) {
   const std::vector<TensorSpec> want = ModelTensors(config, dtype);
   if (tensors.size() != want.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(tensors.size(), " tensors, the model has ", want.size()));
+    return InvalidArgument(tensors.size(), " tensors, the model has ", want.size());
   }
   for (size_t i = 0; i < want.size(); ++i) {
     if (tensors[i].spec == want[i]) continue;
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", i, " is ", tensors[i].spec.ToString(),
-                                                   ", want ", want[i].ToString()));
+    return InvalidArgument("tensor ", i, " is ", tensors[i].spec.ToString(), ", want ",
+                           want[i].ToString());
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/status_macros.h"
 #include "rollout_server/engine/sampling/philox.h"
 
 namespace tandem::rollout {
@@ -35,17 +36,16 @@ absl::StatusOr<std::unique_ptr<ArrivingWeights>> TokenRunner::Arrive(
     std::unique_ptr<StagedWeights> spare,
     std::function<void(std::unique_ptr<StagedWeights>)> give_back) const {
   give_back(std::move(spare));
-  return absl::UnimplementedError("weights arrive in host memory here: there is no device");
+  return Unimplemented("weights arrive in host memory here: there is no device");
 }
 
 absl::Status TokenRunner::RunAndDrawBy(DrawFunction draw, const StagedWeights& weights,
-                                       std::span<const TokenInput> inputs,
-                                       std::span<const int64_t> logits_rows,
-                                       std::span<const TokenDraw> draws,
+                                       const PlanInputs& inputs,
                                        std::span<absl::StatusOr<SampledToken>> tokens,
                                        const ForwardArithmetic& arithmetic) {
+  const std::span<const TokenDraw> draws = inputs.draws;
   return Run(
-      weights, inputs, logits_rows,
+      weights, inputs.tokens, inputs.logits_rows,
       [&](int64_t row, std::span<const float> logits) {
         auto one = std::ranges::lower_bound(draws, row, {}, &TokenDraw::logits_row);
         for (; one != draws.end() && one->logits_row == row; ++one) {
@@ -55,12 +55,9 @@ absl::Status TokenRunner::RunAndDrawBy(DrawFunction draw, const StagedWeights& w
       arithmetic);
 }
 
-absl::Status TokenRunner::RunAndDraw(const StagedWeights& weights,
-                                     std::span<const TokenInput> inputs,
-                                     std::span<const int64_t> logits_rows,
-                                     std::span<const TokenDraw> draws,
+absl::Status TokenRunner::RunAndDraw(const StagedWeights& weights, const PlanInputs& inputs,
                                      std::span<absl::StatusOr<SampledToken>> tokens) {
-  return RunAndDrawBy(DrawOnHost, weights, inputs, logits_rows, draws, tokens);
+  return RunAndDrawBy(DrawOnHost, weights, inputs, tokens);
 }
 
 absl::Status TokenRunner::RunAndScore(const StagedWeights& weights,

@@ -46,6 +46,14 @@ struct TokenDraw {
   uint32_t position = 0;               // of the token in its completion
 };
 
+struct PlanInputs {
+  std::vector<TokenInput> tokens;    // in the order of the plan's work
+  std::vector<int64_t> logits_rows;  // indices of `tokens` whose logits are needed
+  // The sequences that get a token, in order of their row of logits, and how each one samples it.
+  std::vector<Sequence*> sequences;
+  std::vector<TokenDraw> draws;
+};
+
 class TokenRunner {
  public:
   virtual ~TokenRunner() = default;
@@ -81,20 +89,17 @@ class TokenRunner {
                            std::span<const int64_t> logits_rows, OnLogits on_logits,
                            const ForwardArithmetic& arithmetic = {}) = 0;
 
-  // As Run, then tokens[i] = draw(draws[i], its row of logits), maybe from several threads.
+  // As Run, then tokens[i] = draw(inputs.draws[i], its row of logits), maybe from several threads.
   using DrawFunction =
       absl::FunctionRef<absl::StatusOr<SampledToken>(const TokenDraw&, std::span<const float>)>;
   absl::Status RunAndDrawBy(DrawFunction draw, const StagedWeights& weights,
-                            std::span<const TokenInput> inputs,
-                            std::span<const int64_t> logits_rows, std::span<const TokenDraw> draws,
+                            const PlanInputs& inputs,
                             std::span<absl::StatusOr<SampledToken>> tokens,
                             const ForwardArithmetic& arithmetic = {});
 
-  // As Run, then samples: tokens[i] is what draws[i] gives. This default calls SampleToken on Run's
-  // logits. Errors as Run.
-  virtual absl::Status RunAndDraw(const StagedWeights& weights, std::span<const TokenInput> inputs,
-                                  std::span<const int64_t> logits_rows,
-                                  std::span<const TokenDraw> draws,
+  // As Run, then samples: tokens[i] is what inputs.draws[i] gives. This default calls SampleToken
+  // on Run's logits. Errors as Run.
+  virtual absl::Status RunAndDraw(const StagedWeights& weights, const PlanInputs& inputs,
                                   std::span<absl::StatusOr<SampledToken>> tokens);
 
   // As Run, then scores: tokens[i] is what ScoreToken gives for ids[i] and the row logits_rows[i],
@@ -138,14 +143,6 @@ std::span<const int32_t> ForbiddenIds(const TokenDraw& draw);  // rising
 
 // SampleToken, for a draw and its row of logits.
 absl::StatusOr<SampledToken> DrawOnHost(const TokenDraw& draw, std::span<const float> logits);
-
-struct PlanInputs {
-  std::vector<TokenInput> tokens;    // in the order of the plan's work
-  std::vector<int64_t> logits_rows;  // indices of `tokens` whose logits are needed
-  // The sequences that get a token, in order of their row of logits, and how each one samples it.
-  std::vector<Sequence*> sequences;
-  std::vector<TokenDraw> draws;
-};
 
 // What the runner computes and samples for a plan of the scheduler. Pure.
 PlanInputs BuildInputs(const StepPlan& plan);

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/model/token_distribution.h"
 #include "common/tensor/instruction_set.h"
 
@@ -102,9 +102,8 @@ void KeepTopP(std::span<const float> logits, const std::vector<float>& exps, dou
   }
 }
 
-// What shapes the distribution, for a sample or a score.
+// What shapes the tempered distribution, for a sample or a score.
 struct Transforms {
-  float temperature = 1;
   int32_t top_k = 0;
   float top_p = 1;
   float min_p = 0;
@@ -159,9 +158,8 @@ std::vector<int32_t> AllIds(size_t count) {
 absl::Status BrokenRow(std::span<const float> logits) {
   const auto nans =
       std::count_if(logits.begin(), logits.end(), [](float x) { return std::isnan(x); });
-  return absl::DataLossError(absl::StrCat("the model gave ", nans, " NaN logits of ", logits.size(),
-                                          ", largest ",
-                                          *std::max_element(logits.begin(), logits.end())));
+  return DataLoss("the model gave ", nans, " NaN logits of ", logits.size(), ", largest ",
+                  *std::max_element(logits.begin(), logits.end()));
 }
 
 // The distribution under the transforms. `whole` is the tempered distribution of the logits, and
@@ -207,12 +205,12 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits,
       Distribute(row, greedy ? 1.0f : 1.0f / params.temperature, scratch);
   if (whole.broken()) {
     if (MassOf(ActiveInstructionSet(), logits, 1.0f).broken()) return BrokenRow(logits);
-    return absl::FailedPreconditionError("no token is left to draw from");
+    return FailedPrecondition("no token is left to draw from");
   }
 
   SampledToken token;
   TokenDistribution drawn_from = whole;
-  const Transforms transforms = {params.temperature, params.top_k, params.top_p, params.min_p};
+  const Transforms transforms = {params.top_k, params.top_p, params.min_p};
   const bool filtered = !greedy && transforms.filter();
   if (greedy) {
     token.id = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
@@ -270,7 +268,7 @@ absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const Scor
   thread_local Scratch scratch;
   const TokenDistribution whole = Distribute(logits, 1.0f / options.temperature, scratch);
   if (whole.broken()) return BrokenRow(logits);
-  const Transforms transforms = {options.temperature, options.top_k, options.top_p, options.min_p};
+  const Transforms transforms = {options.top_k, options.top_p, options.min_p};
   const bool filtered = transforms.filter();
   const TokenDistribution drawn_from = Transform(logits, whole, transforms, scratch);
 

@@ -36,7 +36,8 @@ struct SampledToken {
   std::vector<TopLogprob> top;   // params.top_logprobs most likely ids, likeliest first
 };
 
-// Samples from `logits` [V] fp32 with `uniform` in (0, 1), never one of the `forbidden` ids. Greedy
+// Samples from `logits` [V] fp32 with `uniform` in (0, 1), which is UniformDraw of philox.h for
+// this seed, completion and position, and never one of the `forbidden` ids. Greedy
 // (temperature 0) takes the largest logit, the lowest id on ties, and records the raw log-prob as
 // the behaviour log-prob, with entropy and second moment of the untouched distribution.
 //   DATA_LOSS            a logit is NaN or +inf, or all are -inf

@@ -3,14 +3,14 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/model/token_distribution.h"
 
 namespace tandem::rollout {
 namespace {
 
 absl::Status Refuse(const char* field, double value, const char* range) {
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", want ", range));
+  return InvalidArgument(field, " is ", value, ", want ", range);
 }
 
 }  // namespace

@@ -13,15 +13,6 @@ constexpr int kMostUnfinished = 3;  // bytes of an incomplete character
 constexpr size_t kMostPending = 12;
 constexpr size_t kShort = 256;  // tokens: decoding all of them is cheap
 
-std::optional<size_t> FirstOf(const std::vector<std::string>& stop_strings, std::string_view text) {
-  std::optional<size_t> first;
-  for (const std::string& stop : stop_strings) {
-    const size_t at = text.find(stop);
-    if (at != std::string_view::npos) first = std::min(first.value_or(at), at);
-  }
-  return first;
-}
-
 size_t LongestOf(const std::vector<std::string>& stop_strings) {
   size_t longest = 0;
   for (const std::string& stop : stop_strings) longest = std::max(longest, stop.size());
@@ -71,11 +62,16 @@ absl::StatusOr<std::optional<size_t>> StopMatcher::Check(std::span<const int32_t
   TANDEM_ASSIGN_OR_RETURN(const std::string text, decode_(token_ids));
   suspected_ = false;
   next_whole_ = token_ids.size() + token_ids.size() / 4;
-  return FirstOf(stop_strings_, WithoutUnfinishedCharacter(text));
+  return FirstIn(WithoutUnfinishedCharacter(text));
 }
 
 std::optional<size_t> StopMatcher::FirstIn(std::string_view text) const {
-  return FirstOf(stop_strings_, text);
+  std::optional<size_t> first;
+  for (const std::string& stop : stop_strings_) {
+    const size_t at = text.find(stop);
+    if (at != std::string_view::npos) first = std::min(first.value_or(at), at);
+  }
+  return first;
 }
 
 }  // namespace tandem::rollout

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/model/token_distribution.h"
 
 namespace tandem::rollout {
@@ -12,22 +12,14 @@ namespace {
 // `Value`: the field's type, so that an integer is shown with all of its digits.
 template <typename Value>
 absl::Status Refuse(const char* field, Value value, const char* range) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("sampling.", field, " is ", value, ", want ", range));
+  return InvalidArgument("sampling.", field, " is ", value, ", want ", range);
 }
 
 }  // namespace
 
 std::string_view GroupFailureName(GroupFailure cause) {
-  switch (cause) {
-    case GroupFailure::kNonFiniteLogits:
-      return "non_finite_logits";
-    case GroupFailure::kNothingToDraw:
-      return "nothing_to_draw";
-    case GroupFailure::kText:
-      return "text";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"non_finite_logits", "nothing_to_draw", "text"};
+  return kNames[static_cast<size_t>(cause)];
 }
 
 absl::Status CheckSomethingIsLeft(const SamplingParams& s,
@@ -39,10 +31,10 @@ absl::Status CheckSomethingIsLeft(const SamplingParams& s,
   for (const int32_t id : s.stop_token_ids) stops[static_cast<size_t>(id)] = true;
   for (size_t i = 0; i < own; ++i) stops[static_cast<size_t>(eos_token_ids[i])] = true;
   if (std::find(stops.begin(), stops.end(), false) != stops.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgument(
       "sampling.min_new_tokens is ", s.min_new_tokens, " and the stop ids are all ", vocab_size,
       " ids of the vocabulary, so that no first token is left to draw: want fewer "
-      "sampling.stop_token_ids, or min_new_tokens 0"));
+      "sampling.stop_token_ids, or min_new_tokens 0");
 }
 
 int64_t LastTokenBytes(const FinishedCompletion& completion) {
@@ -80,8 +72,8 @@ absl::Status ValidateSampling(const SamplingParams& s) {
   for (size_t i = 0; i < s.stop_strings.size(); ++i) {
     const size_t size = s.stop_strings[i].size();
     if (size >= 1 && size <= kMaxStopStringBytes) continue;
-    return absl::InvalidArgumentError(absl::StrCat("sampling.stop_strings[", i, "] has ", size,
-                                                   " bytes, want 1 to ", kMaxStopStringBytes));
+    return InvalidArgument("sampling.stop_strings[", i, "] has ", size, " bytes, want 1 to ",
+                           kMaxStopStringBytes);
   }
   return absl::OkStatus();
 }

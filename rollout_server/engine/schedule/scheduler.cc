@@ -25,6 +25,12 @@ int64_t MemberBlocks(const GroupRequest& request, int64_t num_new) {
   return KvBlockPool::BlocksFor(stored) - FullPromptBlocks(request);
 }
 
+// Blocks that a group holds at most while `num_members` of it are unfinished.
+int64_t BlocksOf(const GroupRequest& request, int64_t num_members) {
+  return FullPromptBlocks(request) +
+         num_members * MemberBlocks(request, request.sampling.max_new_tokens);
+}
+
 void KeepMostOutdated(const FoundKv& found, std::optional<FoundKv>& kept) {
   if (!kept || found.age() >= kept->age()) kept = found;
 }
@@ -41,13 +47,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), blocks_(l
 }
 
 int64_t Scheduler::WorstCaseBlocks(const GroupRequest& request) {
-  return FullPromptBlocks(request) +
-         request.num_completions * MemberBlocks(request, request.sampling.max_new_tokens);
-}
-
-int64_t Scheduler::ReservedBlocks(const RunningGroup& group) const {
-  return FullPromptBlocks(group.request) +
-         group.num_unfinished * MemberBlocks(group.request, group.request.sampling.max_new_tokens);
+  return BlocksOf(request, request.num_completions);
 }
 
 void Scheduler::Add(GroupRequest request) {
@@ -73,7 +73,7 @@ std::list<GroupRequest>::iterator Scheduler::FindWaiting(GroupKey key) {
 bool Scheduler::CanAdmit(const GroupRequest& request) const {
   int64_t blocks = WorstCaseBlocks(request), sequences = request.num_completions;
   for (const auto& group : running_) {
-    blocks += ReservedBlocks(*group);
+    blocks += BlocksOf(group->request, group->num_unfinished);
     sequences += group->num_unfinished;
     for (const auto& s : group->sequences) {
       // Members that lost their KV come first.
@@ -320,8 +320,8 @@ void Scheduler::FindPrefix(Cached& kv, int64_t num_tokens, const TokenAt& token_
   }
 }
 
-// Names the blocks of the sequence that have become full, unless the weights changed since its first
-// token was computed.
+// Names the blocks of the sequence that have become full, unless the weights changed since its
+// first token was computed.
 template <typename TokenAt>
 void Scheduler::PublishFull(Cached& kv, const TokenAt& token_at) {
   if (!limits_.prefix_cache || kv.generation != generation_) return;
@@ -404,10 +404,8 @@ void Scheduler::GiveBack(const std::shared_ptr<const KvLoan>& loan) {
 }
 
 RunningGroup* Scheduler::FindRunning(GroupKey key) const {
-  for (const auto& group : running_) {
-    if (group->request.key == key) return group.get();
-  }
-  return nullptr;
+  const auto found = std::ranges::find(running_, key, [](const auto& g) { return g->request.key; });
+  return found == running_.end() ? nullptr : found->get();
 }
 
 void Scheduler::Drop(Cached& kv) {

@@ -12,8 +12,8 @@
 //
 // Invariant: the oldest group always advances, so every group ends. When no block is left, blocks
 // lent to scores come back first; then the youngest group gives some back: its member with the
-// fewest tokens loses its KV (its prompt, where no member has any), and is computed again before any
-// new group is admitted. The oldest group alone always fits.
+// fewest tokens loses its KV (its prompt, where no member has any), and is computed again before
+// any new group is admitted. The oldest group alone always fits.
 #pragma once
 
 #include <algorithm>
@@ -171,7 +171,6 @@ class Scheduler {
   void Deactivate(Sequence& sequence);
   void FreeKv(RunningGroup& group);
   void Remove(RunningGroup* group);
-  int64_t ReservedBlocks(const RunningGroup& group) const;
   std::optional<BlockId> Allocate();
   int64_t NumAvailable() const;
 

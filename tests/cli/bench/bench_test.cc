@@ -18,16 +18,11 @@ using ::testing::HasSubstr;
 BenchTable Table() {
   BenchTable table;
   for (const double seconds : {2.0, 1.0, 4.0}) {
-    BenchTimes times{.prefill_seconds = 1,
-                     .decode_seconds = seconds,
-                     .prefill_tokens = 10,
-                     .decode_tokens = 100};
-    times.decode_bytes = 1e9;
-    times.decode_flops = 1e6;
-    table.rows["decode-1"]["tandem"].push_back(times);
-    BenchTimes peer{
-        .prefill_seconds = 2, .decode_seconds = 4, .prefill_tokens = 10, .decode_tokens = 100};
-    table.rows["decode-1"]["other"].push_back(peer);
+    table.rows["decode-1"]["tandem"].push_back(
+        {.prefill = {.seconds = 1, .tokens = 10},
+         .decode = {.seconds = seconds, .tokens = 100, .bytes = 1e9, .flops = 1e6}});
+    table.rows["decode-1"]["other"].push_back(
+        {.prefill = {.seconds = 2, .tokens = 10}, .decode = {.seconds = 4, .tokens = 100}});
     table.limits.push_back({.read_bytes_per_second = 1e9, .flops_per_second = 1e9});
   }
   return table;
@@ -60,8 +55,8 @@ TEST(BenchTable, TheTextHasARowForEachEngineAndPart) {
 TEST(BenchTable, AFirstTokenIsATimeAndTheRatioIsOfTimes) {
   BenchTable table;
   table.limits.push_back({.read_bytes_per_second = 1e9, .flops_per_second = 1e9});
-  table.rows["first-token-8"]["tandem"].push_back({.prefill_seconds = 0.6, .prefill_tokens = 512});
-  table.rows["first-token-8"]["one sample"].push_back({.prefill_seconds = 0.5});
+  table.rows["first-token-8"]["tandem"].push_back({.prefill = {.seconds = 0.6, .tokens = 512}});
+  table.rows["first-token-8"]["one sample"].push_back({.prefill = {.seconds = 0.5}});
   const std::vector<BenchCase> cases = {*ParseCase("first-token-8", 64, 128)};
   const nlohmann::json row =
       nlohmann::json::parse(ToJson(table, cases))["cases"]["first-token-8"]["first"];

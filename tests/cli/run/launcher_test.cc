@@ -26,11 +26,10 @@ struct Scripts {
 
 LaunchPlan PlanOf(const TempDir& dir, const Scripts& scripts, int64_t num_servers = 1) {
   LaunchPlan plan;
+  plan.launch = {
+      .num_servers = num_servers, .ready_seconds = 20, .stop_seconds = 20, .max_restarts = 0};
   plan.logs = dir / "logs";
-  plan.num_servers = num_servers;
   plan.num_steps = 2;
-  plan.ready_seconds = 20;
-  plan.stop_seconds = 20;
   plan.server_argv = [scripts](int64_t, int64_t port, const std::string& port_file) {
     return std::vector<std::string>{"/bin/sh", "-c", scripts.server, port_file,
                                     std::to_string(port)};
@@ -60,7 +59,8 @@ class LauncherTest : public ::testing::Test {
 
   LaunchPlan Restarting(const Scripts& scripts, int64_t most) {
     LaunchPlan plan = PlanOf(dir_, scripts);
-    plan.restarts = {.most = most, .delay_seconds = 0.01};
+    plan.launch.max_restarts = most;
+    plan.launch.restart_delay_seconds = 0.01;
     plan.restarts_file = dir_ / "restarts.jsonl";
     return plan;
   }
@@ -138,7 +138,7 @@ TEST_F(LauncherTest, EndsWithTheCodeOfItsOwnSignalWhateverTheTrainerWasPassed) {
 
 TEST_F(LauncherTest, NamesAServerThatIsNeverReady) {
   LaunchPlan plan = PlanOf(dir_, {.server = "exec sleep 600"});
-  plan.ready_seconds = 0.05;
+  plan.launch.ready_seconds = 0.05;
   ::testing::internal::CaptureStderr();
   Launcher launcher(plan, &stop_, &live_);
   EXPECT_EQ(launcher.Run().exit_code, ExitCode::kChildDied);
@@ -185,7 +185,7 @@ TEST_F(LauncherTest, StartsAServerThatDiedBeforeItWasReadyAgain) {
 TEST_F(LauncherTest, StartsAServerThatDiedWhileAnotherOneLoadsAgain) {
   const std::string died = dir_ / "died", restarted = dir_ / "restarts.jsonl";
   LaunchPlan plan = Restarting({.trainer = "echo $0 >&2"}, 1);
-  plan.num_servers = 2;
+  plan.launch.num_servers = 2;
   plan.server_argv = [=](int64_t server, int64_t, const std::string& port_file) {
     const std::string first = "echo 4711 > $0; [ -e " + died + " ] || { touch " + died +
                               "; kill -9 $$; }; exec sleep 600";
@@ -239,12 +239,12 @@ TEST_F(LauncherTest, AStopWhileTheTrainerIsDownEndsTheRun) {
                   "kill -TERM $1' $$ $PPID " +
                   watched + " & while [ ! -e " + watched + " ]; do sleep 0.01; done; kill -9 $$"},
       1);
-  plan.restarts.delay_seconds = 60;
+  plan.launch.restart_delay_seconds = 60;
   EXPECT_EQ(Run(std::move(plan)).exit_code, ExitCode::kTerminated);
 }
 
 TEST(Restarts, WaitsTwiceAsLongEachTimeUpToAMinuteAndCountsEachProcessAlone) {
-  Restarts restarts({.most = 8, .delay_seconds = 1});
+  Restarts restarts({.max_restarts = 8, .restart_delay_seconds = 1});
   for (const double seconds : {1, 2, 4, 8, 16, 32, 60, 60}) {
     EXPECT_EQ(restarts.NextDelay("trainer"), seconds);
   }
@@ -252,7 +252,7 @@ TEST(Restarts, WaitsTwiceAsLongEachTimeUpToAMinuteAndCountsEachProcessAlone) {
   EXPECT_EQ(restarts.NextDelay("rollout_server 0"), 1);
   EXPECT_EQ(restarts.counts(),
             (std::map<std::string, int64_t>{{"rollout_server 0", 1}, {"trainer", 8}}));
-  Restarts none({.most = 0});
+  Restarts none({.max_restarts = 0});
   EXPECT_EQ(none.NextDelay("trainer"), std::nullopt);
   EXPECT_TRUE(none.counts().empty());
 }

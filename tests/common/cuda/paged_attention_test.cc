@@ -45,13 +45,8 @@ struct Cache {
         const int64_t at = block * shape.kv_heads + h;
         Put(key, keys.data() + (at * 16 + slot) * d);
         Put(value, values.data() + (at * 16 + slot) * d);
-        if constexpr (sizeof(Kv) == 2) {
-          cpu.write_kv_bf16(key.data(), value.data(), d, slot, cpu_keys.data() + at * d * 16,
-                            cpu_values.data() + at * 16 * padded);
-        } else {
-          cpu.write_kv_fp32(key.data(), value.data(), d, slot, cpu_keys.data() + at * d * 16,
-                            cpu_values.data() + at * 16 * padded);
-        }
+        cpu.WriteKv<Kv>()(key.data(), value.data(), d, slot, cpu_keys.data() + at * d * 16,
+                          cpu_values.data() + at * 16 * padded);
       }
     }
     queries = Normal(rows * shape.heads * d, 99, 1.0f / std::sqrt(static_cast<float>(d)));
@@ -91,11 +86,7 @@ struct Cache {
         task.blocks = tables.data() + row * max_blocks;
         task.out = out.data() + (row * shape.heads + h * group) * d;
         std::vector<float> scratch(tandem::AttentionScratch(contexts[row]));
-        if constexpr (sizeof(Kv) == 2) {
-          cpu.attend_bf16(task, scratch.data());
-        } else {
-          cpu.attend_fp32(task, scratch.data());
-        }
+        cpu.Attend<Kv>()(task, scratch.data());
       }
     }
     return out;

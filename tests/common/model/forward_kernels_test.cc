@@ -145,13 +145,8 @@ struct Cache {
         const auto seed = static_cast<uint32_t>(1000 + t * kHeads + h);
         const std::vector<float> key = Random(seed, d), value = Random(seed + 50000, d);
         const int32_t block = blocks[t / 16];
-        if constexpr (sizeof(Kv) == 2) {
-          kernels.write_kv_bf16(key.data(), value.data(), d, t % 16, layer.KeysOf(block, h),
-                                layer.ValuesOf(block, h));
-        } else {
-          kernels.write_kv_fp32(key.data(), value.data(), d, t % 16, layer.KeysOf(block, h),
-                                layer.ValuesOf(block, h));
-        }
+        kernels.WriteKv<Kv>()(key.data(), value.data(), d, t % 16, layer.KeysOf(block, h),
+                              layer.ValuesOf(block, h));
         keys.push_back(AsStored(key));
         values.push_back(AsStored(value));
       }
@@ -204,11 +199,7 @@ struct Cache {
     task.lse = out.data() + size;
     task.lse_stride = num_heads;
     std::vector<float> scratch(AttentionScratch(context));
-    if constexpr (sizeof(Kv) == 2) {
-      kernels.attend_bf16(task, scratch.data());
-    } else {
-      kernels.attend_fp32(task, scratch.data());
-    }
+    kernels.Attend<Kv>()(task, scratch.data());
     return out;
   }
 
@@ -311,11 +302,7 @@ TYPED_TEST(AttendTest, ANaNTokenChangesNoBitOfTheTokensBeforeIt) {
         kernel(nan.data(), nan.data(), d, last % 16, cache.layer.KeysOf(block, 1),
                cache.layer.ValuesOf(block, 1));
       };
-      if constexpr (sizeof(TypeParam) == 2) {
-        write(cache.kernels.write_kv_bf16);
-      } else {
-        write(cache.kernels.write_kv_fp32);
-      }
+      write(cache.kernels.template WriteKv<TypeParam>());
       const std::vector<float> got = cache.Run(queries, num_tokens, num_heads, 1);
       const int64_t before = (num_tokens - 1) * num_heads * d;
       ASSERT_TRUE(std::equal(got.begin(), got.begin() + before, healthy.begin()))

@@ -138,7 +138,7 @@ TEST(ToyCellsTest, AnotherWarmStartIsAnotherCell) {
 TEST(ToyCellsTest, HaveNamesOfTheirOwn) {
   std::vector<std::string> names;
   for (const Cell& cell : PhaseCells(800)) names.push_back(cell.name);
-  for (const KindCell& kind : KindCells(800)) names.push_back(kind.cell.name);
+  for (const Cell& cell : KindCells(800)) names.push_back(cell.name);
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
   EXPECT_EQ(PhaseCells(800).front().name, kNoGap);

@@ -155,12 +155,12 @@ TEST_F(ToySummaryTest, TheTableHasMeanWorstSeedAndCollapses) {
 }
 
 TEST_F(ToySummaryTest, ALossIsPairedBySeed) {
-  const std::vector<KindCell> kinds = {KindCells(100).front()};
+  const std::vector<Cell> kinds = {KindCells(100).front()};
   Add(cells_[0], 1, 0.9, -1);
   Add(cells_[0], 2, 0.5, -1);
-  Add(kinds[0].cell, 1, 0.8, -1);
-  Add(kinds[0].cell, 2, 0.4, -1);
-  Add(kinds[0].cell, 3, 0.1, -1);  // its partner is missing
+  Add(kinds[0], 1, 0.8, -1);
+  Add(kinds[0], 2, 0.4, -1);
+  Add(kinds[0], 3, 0.1, -1);  // its partner is missing
   const auto effects = MakeKindEffects(kinds, cells_[0], methods_, 3, *store_);
   ASSERT_EQ(effects.size(), 1u);
   EXPECT_EQ(effects[0].num_seeds, 2);

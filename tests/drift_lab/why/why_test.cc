@@ -45,9 +45,8 @@ struct Measured {
     run.steps.push_back({.step = 7, .num_updates = updates, .mean = mean, .max = max});
   }
   Why Explain() {
-    attribution.verdict = Judge({.shares = &attribution.shares,
-                                 .diagnosis = &attribution.ablation.diagnosis,
-                                 .sampler = &attribution.ablation.sampler});
+    attribution.verdict = Judge(attribution.shares, attribution.ablation.diagnosis,
+                                attribution.ablation.sampler, /*calibration_z=*/0);
     return ExplainRatios(attribution, trainer, run);
   }
 };

@@ -38,7 +38,7 @@ TEST_F(HungEngineTest, AServerWhoseEngineHangsGetsNoGroupsUntilItMoves) {
       trainer::RolloutClientOptions{
           .groups_in_flight = 1, .call_timeout_seconds = 2, .max_attempts = 1000});
   client_->Submit(Request(1));
-  while (client_->num_hung() == 0) ASSERT_FALSE(Next().has_value());
+  while (client_->queues().servers_hung == 0) ASSERT_FALSE(Next().has_value());
   EXPECT_EQ(client_->TakeEvents().back().kind, "server_hung");
   EXPECT_TRUE(client_->Behind(std::chrono::milliseconds(0)).empty()) << "it is pushed no weights";
   EXPECT_FALSE(client_->IsReady(0));
@@ -48,7 +48,7 @@ TEST_F(HungEngineTest, AServerWhoseEngineHangsGetsNoGroupsUntilItMoves) {
   while (!group) group = Next();
   EXPECT_THAT(group->status, IsOk());
   EXPECT_EQ(group->completions.size(), 2u);
-  EXPECT_EQ(client_->num_hung(), 0);
+  EXPECT_EQ(client_->queues().servers_hung, 0);
 }
 
 }  // namespace

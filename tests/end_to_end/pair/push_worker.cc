@@ -93,7 +93,8 @@ class Worker {
   }
 
   json Push(int64_t version) {
-    const absl::Status set = publisher_.SetWeights({version}, WeightsOf(model_, version));
+    const absl::Status set =
+        publisher_.SetWeights({version}, PresentAll(WeightsOf(model_, version)));
     if (!set.ok()) return set.ToString();
     json answer = json::object();
     for (const trainer::ServerPush& push : publisher_.Publish({claimed_.begin(), claimed_.end()})) {

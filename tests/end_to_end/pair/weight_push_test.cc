@@ -160,7 +160,7 @@ class WeightPushTest : public ::testing::TestWithParam<Kind> {
 
   std::vector<ServerPush> Publish(int64_t version, const Weights& weights,
                                   const std::vector<int>& servers) {
-    EXPECT_THAT(publisher_->SetWeights({version}, weights.tensors()), IsOk());
+    EXPECT_THAT(publisher_->SetWeights({version}, PresentAll(weights.tensors())), IsOk());
     return publisher_->Publish(servers);
   }
 
@@ -292,7 +292,7 @@ TEST_P(WeightPushTest, ADamagedByteIsFoundAndTheVersionBeforeServes) {
   Publish(1, first, {0, 1});
   // All elements change, so that w is sent dense even in a delta push.
   const Weights second = Moved(first, 1);
-  ASSERT_THAT(publisher_->SetWeights({2}, second.tensors()), IsOk());
+  ASSERT_THAT(publisher_->SetWeights({2}, PresentAll(second.tensors())), IsOk());
   // After the digests were computed.
   (*second.bytes[2])[12'345] ^= std::byte{1};
   for (const ServerPush& push : publisher_->Publish({0, 1})) {
@@ -388,9 +388,8 @@ class OnDevicePushTest : public ::testing::Test {
   std::vector<ServerPush> Publish(int64_t version, const Weights& weights,
                                   const std::vector<int>& servers,
                                   std::shared_ptr<trainer::BucketSource> source) {
-    std::vector<TensorSource> tensors;
-    for (const HostTensor& tensor : weights.tensors()) tensors.push_back(Present(tensor));
-    EXPECT_THAT(publisher_->SetWeights({version}, std::move(tensors), std::move(source)), IsOk());
+    EXPECT_THAT(publisher_->SetWeights({version}, PresentAll(weights.tensors()), std::move(source)),
+                IsOk());
     return publisher_->Publish(servers);
   }
 

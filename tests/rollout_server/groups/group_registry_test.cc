@@ -33,7 +33,7 @@ class GroupRegistryTest : public ::testing::Test {
     engine_.Start(
         {.on_events = [this](std::vector<EngineEvent> e) { groups_.OnEvents(std::move(e)); },
          .on_rejected = [this](GroupKey key, const absl::Status& s) { groups_.OnRejected(key, s); },
-         .on_failure = [this](const absl::Status& s) { groups_.FailAll(s, true); },
+         .on_failure = [this](const absl::Status& s) { groups_.FailAll(s); },
          .on_resumed = [this] { groups_.OnResumed(); }});
   }
   ~GroupRegistryTest() override {
@@ -217,11 +217,11 @@ TEST_F(GroupRegistryTest, WaitingEndsWhereTheStepThatAdmittedTheGroupBegan) {
   groups.OnEvents({GroupFinished{key}});
   size_t cursor = 0;
   const GroupCall::Item item = (*call)->Next(&cursor);
-  const auto* summary = std::get_if<GroupSummary>(&item);
-  ASSERT_NE(summary, nullptr);
-  EXPECT_DOUBLE_EQ(summary->queue_ms, 2000);
-  EXPECT_DOUBLE_EQ(summary->prefill_ms, 500);
-  EXPECT_DOUBLE_EQ(summary->decode_ms, 3000);
+  const auto* report = std::get_if<GroupReport>(&item);
+  ASSERT_NE(report, nullptr);
+  EXPECT_DOUBLE_EQ(report->started - report->arrived, 2);
+  EXPECT_DOUBLE_EQ(report->decoding - report->started, 0.5);
+  EXPECT_DOUBLE_EQ(report->ended - report->decoding, 3);
 }
 
 TEST_F(GroupRegistryTest, AWholeGroupComesByIndexAndNotBeforeItsEnd) {
@@ -235,10 +235,10 @@ TEST_F(GroupRegistryTest, AWholeGroupComesByIndexAndNotBeforeItsEnd) {
   call.Append(completion(0));
   size_t cursor = 0;
   EXPECT_TRUE(std::holds_alternative<GroupCall::Nothing>(call.NextWhenWhole(&cursor)));
-  call.End(GroupSummary{});
+  call.End(GroupReport{});
   EXPECT_EQ(std::get<CompletionPtr>(call.NextWhenWhole(&cursor))->index, 0);
   EXPECT_EQ(std::get<CompletionPtr>(call.NextWhenWhole(&cursor))->index, 1);
-  EXPECT_TRUE(std::holds_alternative<GroupSummary>(call.NextWhenWhole(&cursor)));
+  EXPECT_TRUE(std::holds_alternative<GroupReport>(call.NextWhenWhole(&cursor)));
 }
 
 // Each step adds 2000 bytes to what a group holds.

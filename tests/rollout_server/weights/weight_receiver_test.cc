@@ -362,7 +362,7 @@ class ArrivingPushTest : public WeightReceiverTest {
   }
 
   void PushOnDevice(int64_t version) {
-    ASSERT_THAT(receiver_.BeginOnDevice({version}, {b_, a_}), IsOk());
+    ASSERT_THAT(receiver_.Begin({version}, {b_, a_}, std::nullopt, /*on_device=*/true), IsOk());
     ASSERT_THAT(Send(version, "bbbbbbaaaaaaaa"), IsOk());
   }
 };
@@ -370,7 +370,8 @@ class ArrivingPushTest : public WeightReceiverTest {
 TEST_F(ArrivingPushTest, InstallsWhatArrivedAndTellsTheSumsThatWereMadeThere) {
   EXPECT_TRUE(receiver_.TakesOnDevice(Device::kCpu));
   EXPECT_FALSE(receiver_.TakesOnDevice(Device::kCuda)) << "a group there cannot write here";
-  EXPECT_EQ(*receiver_.BeginOnDevice({1}, {b_, a_}), (std::vector<int64_t>{6, 8}));
+  EXPECT_EQ(*receiver_.Begin({1}, {b_, a_}, std::nullopt, /*on_device=*/true),
+            (std::vector<int64_t>{6, 8}));
   ASSERT_THAT(Send(1, "bbbbbbaaaaaaaa"), IsOk());
   const auto report =
       receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb"));
@@ -395,7 +396,7 @@ TEST_F(ArrivingPushTest, AFlippedBitIsDataLossNamingTheTensorAndTheLiveWeightsSt
 }
 
 TEST_F(ArrivingPushTest, BytesThatDidNotArriveAreDataLoss) {
-  ASSERT_THAT(receiver_.BeginOnDevice({1}, {b_, a_}), IsOk());
+  ASSERT_THAT(receiver_.Begin({1}, {b_, a_}, std::nullopt, /*on_device=*/true), IsOk());
   EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb")),
               FailsWith(absl::StatusCode::kDataLoss, "word_sums of b is"));
 }
@@ -408,7 +409,7 @@ TEST_F(ArrivingPushTest, WithoutSumsNothingIsProvenAndNothingInstalled) {
 }
 
 TEST_F(ArrivingPushTest, ChunksOfAStreamAreRefusedAndADenseBeginGoesThroughHostMemory) {
-  ASSERT_THAT(receiver_.BeginOnDevice({1}, {b_, a_}), IsOk());
+  ASSERT_THAT(receiver_.Begin({1}, {b_, a_}, std::nullopt, /*on_device=*/true), IsOk());
   EXPECT_THAT(receiver_.Receive({1}, 0, 0, Bytes("bbbbbb")),
               FailsWith(absl::StatusCode::kFailedPrecondition, "arrives on the device"));
   PushAll(1, "aaaaaaaa", "bbbbbb");
@@ -430,7 +431,7 @@ TEST_F(ArrivingPushTest, NoDeltaIsTakenOverAVersionThatArrivedOnTheDevice) {
 
 // A dropped update's thread may still write: never into what is served, nor into the next one.
 TEST_F(ArrivingPushTest, WhatComesForADroppedUpdateIsNeverServed) {
-  ASSERT_THAT(receiver_.BeginOnDevice({1}, {b_, a_}), IsOk());
+  ASSERT_THAT(receiver_.Begin({1}, {b_, a_}, std::nullopt, /*on_device=*/true), IsOk());
   const auto late = receiver_.Buckets({1});
   ASSERT_THAT(late, IsOk());
   EXPECT_TRUE(receiver_.Abort({1}));

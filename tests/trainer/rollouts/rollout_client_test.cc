@@ -91,11 +91,11 @@ TEST_F(RolloutClientTest, AsksAgainWithTheSameIdAndSeedWhenACallBreaks) {
     EXPECT_EQ(request.group_id(), 4);
     EXPECT_EQ(request.sampling().seed(), 400u);
   }
-  EXPECT_EQ(client_->num_retries(), 2);
+  EXPECT_EQ(client_->queues().retries, 2);
 }
 
 absl::Status Refusal(rpc::Refusal refusal) {
-  return rpc::Refused(absl::StatusCode::kResourceExhausted, refusal, "no room");
+  return rpc::Refused(refusal, absl::ResourceExhaustedError("no room"));
 }
 
 TEST_F(RolloutClientTest, ABusyServerIsWaitedForAndCostsTheGroupNoAttempt) {
@@ -114,7 +114,7 @@ TEST_F(RolloutClientTest, ABusyServerIsWaitedForAndCostsTheGroupNoAttempt) {
   EXPECT_THAT(Next().status, IsOk());
   EXPECT_TRUE(client_->IsReady(0));
   EXPECT_TRUE(client_->TakeEvents().empty()) << "the server was never lost";
-  EXPECT_EQ(client_->num_retries(), 1);
+  EXPECT_EQ(client_->queues().retries, 1);
   const auto requests = server_.requests();
   ASSERT_EQ(requests.size(), 17u);
   EXPECT_TRUE(requests.back().has_admission_batch()) << "it still waits for its batch";
@@ -191,7 +191,7 @@ TEST_F(RolloutClientTest, AServerWhoseEngineHangsIsNotReadmittedUntilItMoves) {
   EXPECT_EQ(events[1].kind, "server_hung");
   EXPECT_EQ(events[1].address, server_.address());
   EXPECT_THAT(events[1].message, ::testing::HasSubstr("has not moved for 121.0 s"));
-  EXPECT_EQ(client_->num_hung(), 1);
+  EXPECT_EQ(client_->queues().servers_hung, 1);
   EXPECT_THAT(client_->Missing(), ::testing::HasSubstr("has not moved for 121.0 s"));
   for (int64_t id = 2; id < 6; ++id) client_->Submit(Request(id));
   for (int i = 0; i < 4; ++i) EXPECT_EQ(Next().server, 1);
@@ -200,14 +200,14 @@ TEST_F(RolloutClientTest, AServerWhoseEngineHangsIsNotReadmittedUntilItMoves) {
   server_.set_engine_silence(0, 120);
   EXPECT_EQ(Next().server, 0) << "its proof holds";
   EXPECT_EQ(client_->TakeEvents().at(0).kind, "server_back");
-  EXPECT_EQ(client_->num_hung(), 0);
+  EXPECT_EQ(client_->queues().servers_hung, 0);
 }
 
 TEST_F(RolloutClientTest, AnEngineSilentForAsLongAsAGroupMayTakeHangs) {
   for (const double servers_most : {0.0, 120.0}) {
     server_.set_engine_silence(20, servers_most);
     Start({server_.address()}, {.call_timeout_seconds = 20, .retry_initial_seconds = 0.01});
-    while (client_->num_hung() == 0) ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
+    while (client_->queues().servers_hung == 0) ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
     EXPECT_THAT(client_->TakeEvents().at(0).message, ::testing::HasSubstr("hangs from 20.0 s on"));
     server_.set_engine_silence(19.9, servers_most);
     EXPECT_EQ(client_->Behind(seconds(20)).size(), 1u) << "a step may take its time";

@@ -74,7 +74,7 @@ TEST(ServerScorer, AServerThatDoesNotAnswerIsNamedAndTheOthersCount) {
 }
 
 absl::Status RefusedBy(rpc::Refusal refusal) {
-  return rpc::Refused(absl::StatusCode::kResourceExhausted, refusal, "no room");
+  return rpc::Refused(refusal, absl::ResourceExhaustedError("no room"));
 }
 
 // One completion scored by `server`.

@@ -45,7 +45,7 @@ class WeightPublisherTest : public ::testing::Test {
 
 TEST_F(WeightPublisherTest, SkipsThePushOfWeightsTheServerLoadedItself) {
   const auto publisher = Publisher();
-  ASSERT_THAT(publisher->SetWeights({0}, Weights(0)), IsOk());
+  ASSERT_THAT(publisher->SetWeights({0}, PresentAll(Weights(0))), IsOk());
   const ServerPush push = publisher->PushTo(0);
   EXPECT_THAT(push.status, IsOk());
   EXPECT_TRUE(push.skipped);
@@ -55,7 +55,7 @@ TEST_F(WeightPublisherTest, SkipsThePushOfWeightsTheServerLoadedItself) {
 
 TEST_F(WeightPublisherTest, DeliversEveryByteAndProvesIt) {
   const auto publisher = Publisher();
-  ASSERT_THAT(publisher->SetWeights({1}, Weights(5)), IsOk());
+  ASSERT_THAT(publisher->SetWeights({1}, PresentAll(Weights(5))), IsOk());
   const ServerPush push = publisher->PushTo(0);
   ASSERT_THAT(push.status, IsOk());
   EXPECT_EQ(push.bytes, 703 * 4);
@@ -68,7 +68,7 @@ TEST_F(WeightPublisherTest, DeliversEveryByteAndProvesIt) {
 
 TEST_F(WeightPublisherTest, AWeightVersionZeroThatDiffersIsPushedUnderTheNewEpoch) {
   const auto publisher = Publisher();
-  ASSERT_THAT(publisher->SetWeights({0}, Weights(9)), IsOk());
+  ASSERT_THAT(publisher->SetWeights({0}, PresentAll(Weights(9))), IsOk());
   EXPECT_THAT(publisher->PushTo(0).status, IsOk());
   EXPECT_EQ(server_.live_bytes("b"), Bytes(Weights(9)[1]));
 }
@@ -76,7 +76,7 @@ TEST_F(WeightPublisherTest, AWeightVersionZeroThatDiffersIsPushedUnderTheNewEpoc
 TEST_F(WeightPublisherTest, AFailedCommitIsAbortedAndMadeAgain) {
   const auto publisher = Publisher();
   server_.FailNextCommits({absl::DataLossError("digest of a differs")});
-  ASSERT_THAT(publisher->SetWeights({1}, Weights(5)), IsOk());
+  ASSERT_THAT(publisher->SetWeights({1}, PresentAll(Weights(5))), IsOk());
   EXPECT_THAT(publisher->PushTo(0).status, IsOk());
   EXPECT_EQ(server_.num_aborts(), 1);
   EXPECT_EQ(server_.num_commits(), 1);
@@ -85,7 +85,7 @@ TEST_F(WeightPublisherTest, AFailedCommitIsAbortedAndMadeAgain) {
 TEST_F(WeightPublisherTest, LiveDigestsThatDifferAreNoDelivery) {
   const auto publisher = Publisher({.max_attempts = 1});
   server_.FlipNextDigests(1, "b");
-  ASSERT_THAT(publisher->SetWeights({1}, Weights(5)), IsOk());
+  ASSERT_THAT(publisher->SetWeights({1}, PresentAll(Weights(5))), IsOk());
   EXPECT_THAT(publisher->PushTo(0).status,
               FailsWith(absl::StatusCode::kDataLoss, "digests differ in b"));
   EXPECT_THAT(publisher->Verify(0), FailsWith(absl::StatusCode::kDataLoss, "it differs in b"));
@@ -93,7 +93,7 @@ TEST_F(WeightPublisherTest, LiveDigestsThatDifferAreNoDelivery) {
 
 TEST_F(WeightPublisherTest, ACommitWhoseReplyWasLostIsFoundDone) {
   const auto publisher = Publisher();
-  ASSERT_THAT(publisher->SetWeights({1}, Weights(5)), IsOk());
+  ASSERT_THAT(publisher->SetWeights({1}, PresentAll(Weights(5))), IsOk());
   ASSERT_THAT(publisher->PushTo(0).status, IsOk());
   const ServerPush again = publisher->PushTo(0);
   EXPECT_THAT(again.status, IsOk());
@@ -103,9 +103,9 @@ TEST_F(WeightPublisherTest, ACommitWhoseReplyWasLostIsFoundDone) {
 
 TEST_F(WeightPublisherTest, ASkippedPushIsFoundOutAndNamed) {
   const auto publisher = Publisher({.debug_skip_push_at_step = 2});
-  ASSERT_THAT(publisher->SetWeights({1}, Weights(5)), IsOk());
+  ASSERT_THAT(publisher->SetWeights({1}, PresentAll(Weights(5))), IsOk());
   ASSERT_THAT(publisher->Publish({0})[0].status, IsOk());
-  ASSERT_THAT(publisher->SetWeights({2}, Weights(6)), IsOk());
+  ASSERT_THAT(publisher->SetWeights({2}, PresentAll(Weights(6))), IsOk());
   EXPECT_THAT(publisher->Publish({0})[0].status, IsOk()) << "the fault believes it was delivered";
   EXPECT_THAT(publisher->Verify(0),
               FailsWith(absl::StatusCode::kDataLoss, "runs weight version 1"));
@@ -115,7 +115,7 @@ TEST_F(WeightPublisherTest, ASkippedPushIsFoundOutAndNamed) {
 
 TEST_F(WeightPublisherTest, AServerStartedAnewIsNoFraud) {
   const auto publisher = Publisher();
-  ASSERT_THAT(publisher->SetWeights({1}, Weights(5)), IsOk());
+  ASSERT_THAT(publisher->SetWeights({1}, PresentAll(Weights(5))), IsOk());
   ASSERT_THAT(publisher->PushTo(0).status, IsOk());
   server_.Stop();
   server_.Restart();
@@ -155,7 +155,7 @@ TEST_F(WeightPublisherTest, OneDeadServerDoesNotKeepTheOthersFromTheirWeights) {
   ASSERT_THAT(publisher.Claim(0), IsOk());
   ASSERT_THAT(publisher.Claim(1), IsOk());
   dead.Stop();
-  ASSERT_THAT(publisher.SetWeights({1}, Weights(5)), IsOk());
+  ASSERT_THAT(publisher.SetWeights({1}, PresentAll(Weights(5))), IsOk());
   const auto pushes = publisher.Publish({0, 1});
   EXPECT_FALSE(pushes[0].status.ok());
   EXPECT_THAT(pushes[1].status, IsOk());
@@ -165,9 +165,8 @@ TEST_F(WeightPublisherTest, OneDeadServerDoesNotKeepTheOthersFromTheirWeights) {
 // The weights of ranks that hold parts of them are gathered as they are read, which can fail.
 TEST_F(WeightPublisherTest, KeepsTheWeightsItHasWhenNewOnesCannotBeRead) {
   const auto publisher = Publisher();
-  ASSERT_THAT(publisher->SetWeights({1}, Weights(5)), IsOk());
-  std::vector<TensorSource> sources;
-  for (const HostTensor& tensor : Weights(6)) sources.push_back(Present(tensor));
+  ASSERT_THAT(publisher->SetWeights({1}, PresentAll(Weights(5))), IsOk());
+  std::vector<TensorSource> sources = PresentAll(Weights(6));
   sources.back().read = [] { return absl::UnavailableError("rank 1 is lost"); };
   EXPECT_THAT(publisher->SetWeights({2}, sources),
               FailsWith(absl::StatusCode::kUnavailable, "rank 1 is lost"));
@@ -179,8 +178,7 @@ TEST_F(WeightPublisherTest, KeepsTheWeightsItHasWhenNewOnesCannotBeRead) {
 // One that fails in the middle of a push: the server keeps what it runs, and takes the next.
 TEST_F(WeightPublisherTest, APushOfATensorThatCannotBeReadIsNoPush) {
   const auto publisher = Publisher();
-  std::vector<TensorSource> sources;
-  for (const HostTensor& tensor : Weights(5)) sources.push_back(Present(tensor));
+  std::vector<TensorSource> sources = PresentAll(Weights(5));
   auto reads = std::make_shared<std::atomic<int>>(0);
   sources.back().read = [reads, tensor = Weights(5).back()]() -> absl::StatusOr<HostTensor> {
     if (++*reads == 2) return absl::UnavailableError("rank 1 is lost");

@@ -78,11 +78,7 @@ void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionI
     const KvLayer<Kv> layer = cache.layer();
     const float *key = in.k + row * kv_stride + kv_head * d,
                 *value = in.v + row * kv_stride + kv_head * d;
-    if constexpr (sizeof(Kv) == 2) {
-      kernels.write_kv_bf16(key, value, d, slot, layer.KeysOf(block, 0), layer.ValuesOf(block, 0));
-    } else {
-      kernels.write_kv_fp32(key, value, d, slot, layer.KeysOf(block, 0), layer.ValuesOf(block, 0));
-    }
+    kernels.WriteKv<Kv>()(key, value, d, slot, layer.KeysOf(block, 0), layer.ValuesOf(block, 0));
   };
   std::vector<float> queries(kTokensTogether * group * d), scratch;
   const Segment& prompt = part.front();
@@ -124,11 +120,7 @@ void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionI
       task.out_stride = q_stride;
       task.lse = in.lse + row * in.heads.num_heads + kv_head * group;
       task.lse_stride = in.heads.num_heads;
-      if constexpr (sizeof(Kv) == 2) {
-        kernels.attend_bf16(task, scratch.data());
-      } else {
-        kernels.attend_fp32(task, scratch.data());
-      }
+      kernels.Attend<Kv>()(task, scratch.data());
     }
   }
 }

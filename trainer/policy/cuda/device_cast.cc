@@ -4,7 +4,6 @@
 
 #include <array>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/bf16_rounding.h"
 #include "common/tensor/torch_status.h"
@@ -31,9 +30,9 @@ class DeviceCast : public BucketSource {
     const int64_t width = DTypeBytes(dtype_);
     for (const BucketSlice& slice : bucket.slices) {
       if (slice.offset % width == 0 && slice.length % width == 0) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(slice.length, " bytes at ", slice.offset, " of tensor ", slice.tensor,
-                       " cut an element in two: want buckets of a multiple of ", width, " bytes"));
+      return InvalidArgument(slice.length, " bytes at ", slice.offset, " of tensor ", slice.tensor,
+                             " cut an element in two: want buckets of a multiple of ", width,
+                             " bytes");
     }
     at::Tensor& buffer = buffers_[place];
     TANDEM_RETURN_IF_ERROR(CatchTorch("a bucket on the device", [&] {

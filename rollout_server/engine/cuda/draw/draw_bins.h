@@ -1,7 +1,7 @@
 // DrawBins: a histogram of a row's logits by their distance from the largest, in bins of 1/64, with
-// the number of ids and the mass of each bin. It shows in which bins the thresholds of top-k and top-p
-// and the last id to be listed must lie, so that only the ids of those bins need exact comparisons.
-// Used by draw_kernel.cu only.
+// the number of ids and the mass of each bin. It shows in which bins the thresholds of top-k and
+// top-p and the last id to be listed must lie, so that only the ids of those bins need exact
+// comparisons. Used by draw_kernel.cu only.
 #pragma once
 
 #include "rollout_server/engine/cuda/draw/draw_row.h"
@@ -26,8 +26,8 @@ struct Found {
 };
 
 // The first bin at which the running sum reaches `wanted`, and the sum before it; called by all
-// threads. A thread has kBinsEach neighbouring bins; a prefix sum over lanes and then over warps gives
-// each thread the sum before its bins.
+// threads. A thread has kBinsEach neighbouring bins; a prefix sum over lanes and then over warps
+// gives each thread the sum before its bins.
 template <typename T>
 __device__ inline Found FindBin(const T* values, double wanted, Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -115,8 +115,8 @@ class DrawBins : public DrawRow {
       bounds.above_k = found.above;
     }
     if (cuts_p_) {
-      // How much of bin k top-k keeps is not known yet, so the mass that top-p takes its share of lies
-      // between the sums without and with that bin.
+      // How much of bin k top-k keeps is not known yet, so the mass that top-p takes its share of
+      // lies between the sums without and with that bin.
       bounds.weight_before_k = WeightBefore(bounds.k < 0 ? kBins : bounds.k);
       const Wide with_k =
           bounds.k < 0 ? bounds.weight_before_k : bounds.weight_before_k + space_.weight[bounds.k];

@@ -1,8 +1,8 @@
-// DrawCuts: the exact thresholds of top-k and top-p without sorting a row. Only ids in the bins that
-// DrawBins found can be at a threshold; they are in a list, and each is compared with all others of
-// it (kListed^2 comparisons at most, spread over the block). When the list is too short, the threshold
-// is found by radix selection over the whole row: its key is narrowed down by 11 bits a pass (Alabi et
-// al., "Fast k-selection algorithms for graphics processing units", JEA 2012).
+// DrawCuts: the exact thresholds of top-k and top-p without sorting a row. Only ids in the bins
+// that DrawBins found can be at a threshold; they are in a list, and each is compared with all
+// others of it (kListed^2 comparisons at most, spread over the block). When the list is too short,
+// the threshold is found by radix selection over the whole row: its key is narrowed down by 11 bits
+// a pass (Alabi et al., "Fast k-selection algorithms for graphics processing units", JEA 2012).
 //
 // Invariant: counts and masses are integers, so a threshold does not depend on the order in which
 // threads add. Used by draw_kernel.cu only.
@@ -98,9 +98,9 @@ class DrawCuts : public DrawBins {
     top_p_ = FindCut(mass, static_cast<double>(draw_.top_p) * static_cast<double>(total), 0);
   }
 
-  // The cut that keeps each id with less than `wanted` weight in ids of larger keys. Each pass makes a
-  // histogram of the next 11 bits of the keys with the prefix found so far, and so finds 11 more bits
-  // of the last kept key.
+  // The cut that keeps each id with less than `wanted` weight in ids of larger keys. Each pass
+  // makes a histogram of the next 11 bits of the keys with the prefix found so far, and so finds 11
+  // more bits of the last kept key.
   template <typename WeightOfId>
   __device__ Cut FindCut(const WeightOfId& weight_of, double wanted, int last_shift) {
     Wide prefix = 0, above = 0;

@@ -4,10 +4,12 @@
 //   Largest   the largest logit of each part; the rank of a scored id; clears the bins
 //   Sum       the sum of e^y over each segment; with top-k, top-p or listed ids also a histogram of
 //             the logits: how many ids, and how much mass, lie in each 1/64 below the largest
-//   Collect   finds the bins that hold the thresholds of top-k and top-p and the last listed id, and
+//   Collect   finds the bins that hold the thresholds of top-k and top-p and the last listed id,
+//   and
 //             puts the ids of those bins into a list of at most kListed
 //   Keep      with filters: the exact thresholds from that list; sums and bit set of the support
-//   Finish    one block a draw: adds up the segments, finds the segment and then the id at which the
+//   Finish    one block a draw: adds up the segments, finds the segment and then the id at which
+//   the
 //             cumulative mass passes the uniform (inverse CDF), and writes the records
 //
 // So a row is read twice without filters and four times with them. When the list is too short (many
@@ -224,8 +226,8 @@ class Row : public DrawCuts {
     out.rank = order.larger;
   }
 
-  // The first id at which the cumulative mass passes `target`, else the last id with mass. Called by
-  // warp 0.
+  // The first id at which the cumulative mass passes `target`, else the last id with mass. Called
+  // by warp 0.
   template <typename MassOf>
   __device__ int Pick(double target, const MassOf& mass_of) const {
     const int segment = SegmentSize(size_), lane = Lane();

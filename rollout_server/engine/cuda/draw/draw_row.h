@@ -1,5 +1,5 @@
-// DrawRow: one draw in the thread blocks that share its row of logits: the state that stays in memory
-// between the launches, and the terms of the row's sums. Used by draw_kernel.cu only.
+// DrawRow: one draw in the thread blocks that share its row of logits: the state that stays in
+// memory between the launches, and the terms of the row's sums. Used by draw_kernel.cu only.
 #pragma once
 
 #include "common/cuda/row_distribution.h"
@@ -162,7 +162,8 @@ class DrawRow {
     return Kept(logit, id) ? scale_.WideTerm(logit) : RowSums{};
   }
 
-  // Mass as an integer in units of 2^-40 of the largest term, so that sums do not depend on the order.
+  // Mass as an integer in units of 2^-40 of the largest term, so that sums do not depend on the
+  // order.
   __device__ Wide WeightOf(float logit, int id) const {
     return static_cast<Wide>(Term(logit, id).mass * 0x1p40);
   }

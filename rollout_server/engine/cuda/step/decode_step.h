@@ -1,11 +1,11 @@
-// Decode steps as CUDA graphs: whether a step may run as one, which graph that is, and the bytes that
-// the graph reads. Pure; free of LibTorch and CUDA.
+// Decode steps as CUDA graphs: whether a step may run as one, which graph that is, and the bytes
+// that the graph reads. Pure; free of LibTorch and CUDA.
 //
-// A graph replays the kernels of one padded step on the same memory, which saves the time of its many
-// small launches (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs). Invariant: all
-// that a launch depends on is in the key, and all else that differs between two steps is data in that
-// memory (Fill). Padded rows have no context, write no KV and sample nothing; their results are not
-// read.
+// A graph replays the kernels of one padded step on the same memory, which saves the time of its
+// many small launches (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs).
+// Invariant: all that a launch depends on is in the key, and all else that differs between two
+// steps is data in that memory (Fill). Padded rows have no context, write no KV and sample nothing;
+// their results are not read.
 #pragma once
 
 #include <compare>
@@ -45,8 +45,8 @@ int64_t PaddedChunks(int64_t longest_context);  // a power of two
 // Must the support be recorded: is it requested, and is a filter on?
 bool RecordsSupport(const SamplingParams& params);
 
-// The graph of this step. None when a row is not sampled from exactly once, or the step is over one of
-// the sizes above.
+// The graph of this step. None when a row is not sampled from exactly once, or the step is over one
+// of the sizes above.
 std::optional<GraphKey> GraphOf(std::span<const TokenInput> inputs,
                                 std::span<const int64_t> logits_rows,
                                 std::span<const TokenDraw> draws, uint64_t weights);
@@ -79,8 +79,8 @@ class ForbiddenWords {
   std::vector<int32_t> words_;
 };
 
-// The draw in the form that the kernel reads, with its forbidden ids in `forbidden`. A support goes to
-// row `kept_row` of `kept`.
+// The draw in the form that the kernel reads, with its forbidden ids in `forbidden`. A support goes
+// to row `kept_row` of `kept`.
 Draw AsDraw(const TokenDraw& draw, int64_t row, int64_t kept_row, ForbiddenWords& forbidden);
 
 // The ids of a row of `kept`, rising.

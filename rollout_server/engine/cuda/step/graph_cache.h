@@ -16,14 +16,14 @@ namespace tandem::rollout::cuda {
 template <typename Graph>
 class GraphCache {
  public:
-  // An engine has memory for two versions of weights: the live one and the one before, which the next
-  // version overwrites. Graphs of any other memory read memory that is freed.
+  // An engine has memory for two versions of weights: the live one and the one before, which the
+  // next version overwrites. Graphs of any other memory read memory that is freed.
   static constexpr size_t kPlaces = 2;
 
   explicit GraphCache(size_t most) : most_(most) {}
 
-  // Null when there is none. Marks the key's weights as in use; when they are in a third memory, drops
-  // the graphs of the one that was used longest ago.
+  // Null when there is none. Marks the key's weights as in use; when they are in a third memory,
+  // drops the graphs of the one that was used longest ago.
   Graph* Find(const GraphKey& key) {
     Use(key.weights);
     const auto at = graphs_.find(key);

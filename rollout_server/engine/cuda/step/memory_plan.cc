@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "rollout_server/engine/cuda/draw/draw_kernel.h"
 #include "rollout_server/engine/cuda/step/decode_step.h"
 #include "rollout_server/engine/cuda/step/step_inputs.h"
@@ -70,7 +71,7 @@ absl::Status TooLittle(const MemoryPlan& plan, int64_t block_bytes, int64_t aske
     absl::StrAppend(&what, "engine.kv_capacity_tokens ", asked_tokens, ": at most ", fits,
                     " fit, and 0 takes what is left");
   }
-  return absl::ResourceExhaustedError(absl::StrCat(what, "\n", plan.Text()));
+  return ResourceExhausted(what, "\n", plan.Text());
 }
 
 }  // namespace
@@ -115,37 +116,38 @@ std::string MemoryPlan::Text() const {
   return text;
 }
 
-absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const MemoryNeeds& needs,
+absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const EngineOptions& options,
                                       const DeviceMemory& device) {
+  const DType dtype = options.weight_dtype();
   MemoryPlan plan;
   plan.device = device;
-  plan.weight_versions = needs.weight_versions;
-  plan.weights_bytes = WeightsBytes(config, needs.dtype);
-  const int64_t tokens = std::max(needs.max_step_tokens, needs.max_batch_sequences);
+  plan.weight_versions = options.reserve_for_push ? 2 : 1;
+  plan.weights_bytes = WeightsBytes(config, dtype);
+  const int64_t tokens = std::max(options.max_step_tokens, options.max_batch_sequences);
   // A score needs logits of every token of its steps.
-  const int64_t rows = std::max(needs.max_batch_sequences, std::min(tokens, kLogitsRows));
-  plan.step_bytes = std::max(StepBytes(config, needs.dtype, tokens, rows), kMeasurementBytes);
-  if (needs.graphs) {
-    const int64_t padded = PaddedRows(std::min(needs.max_batch_sequences, kMaxGraphRows));
+  const int64_t rows = std::max(options.max_batch_sequences, std::min(tokens, kLogitsRows));
+  plan.step_bytes = std::max(StepBytes(config, dtype, tokens, rows), kMeasurementBytes);
+  if (options.cuda_graphs) {
+    const int64_t padded = PaddedRows(std::min(options.max_batch_sequences, kMaxGraphRows));
     const auto fixed = static_cast<int64_t>(LayoutOf({kMaxGraphRows, kMaxGraphChunks, 0}).bytes);
-    plan.graph_bytes = fixed + StepBytes(config, needs.dtype, padded, padded) +
-                       LogitsBytes(config, needs.dtype, 0) +
-                       kMaxGraphRows * (KeptWords(config.vocab_size) * 4 +
-                                        kMostTop * static_cast<int64_t>(sizeof(TopId))) +
-                       kMostGraphs * kGraphBytes;
+    plan.graph_bytes =
+        fixed + StepBytes(config, dtype, padded, padded) + LogitsBytes(config, dtype, 0) +
+        kMaxGraphRows *
+            (KeptWords(config.vocab_size) * 4 + kMostTop * static_cast<int64_t>(sizeof(TopId))) +
+        kMostGraphs * kGraphBytes;
   }
-  if (needs.weight_versions > 1) plan.push_bytes = kPushBytes;
+  if (options.reserve_for_push) plan.push_bytes = kPushBytes;
   plan.driver_bytes = kDriverBytes;
   plan.spare_bytes = device.total_bytes / kSpareShare;
-  const int64_t block_bytes = BlockBytes(config, needs.dtype);
+  const int64_t block_bytes = BlockBytes(config, dtype);
   const int64_t left = device.free_bytes - plan.rest_bytes();
   const int64_t fits = std::max<int64_t>(0, left) / block_bytes;
-  plan.num_blocks = needs.kv_capacity_tokens == 0
+  plan.num_blocks = options.kv_capacity_tokens == 0
                         ? std::min(fits, kMostKvTokens / KvBlockPool::kBlockTokens)
-                        : needs.kv_capacity_tokens / KvBlockPool::kBlockTokens;
+                        : options.num_blocks();
   plan.kv_bytes = plan.num_blocks * block_bytes;
   if (plan.num_blocks == 0 || plan.num_blocks > fits) {
-    return TooLittle(plan, block_bytes, needs.kv_capacity_tokens);
+    return TooLittle(plan, block_bytes, options.kv_capacity_tokens);
   }
   return plan;
 }

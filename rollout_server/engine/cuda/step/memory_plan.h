@@ -1,6 +1,6 @@
 // PlanMemory: how a CUDA engine will use its device's memory, before any of it is allocated: the
-// weights and memory for the next version, the largest step, graphs, what CUDA itself takes, and a KV
-// cache in the rest. Pure; free of LibTorch and CUDA.
+// weights and memory for the next version, the largest step, graphs, what CUDA itself takes, and a
+// KV cache in the rest. Pure; free of LibTorch and CUDA.
 //
 // The sums are upper bounds: all arrays of a layer count as if they lived at once. The runner then
 // allocates everything and runs the largest step once (TokenRunner::Rehearse), so that an
@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
+#include "rollout_server/engine/engine_options.h"
 
 namespace tandem::rollout::cuda {
 
@@ -27,15 +28,6 @@ inline constexpr int64_t kSpareShare = 64;  // 1/64 of the device is left unplan
 inline constexpr int64_t kMostGraphs = 128;
 inline constexpr int64_t kMostKvTokens = int64_t{1} << 28;
 
-struct MemoryNeeds {
-  DType dtype = DType::kBF16;   // of weights, cache and the inputs of linear layers
-  int64_t weight_versions = 2;  // held at once: 2 when weights may be pushed
-  bool graphs = true;
-  int64_t max_batch_sequences = 64;
-  int64_t max_step_tokens = 512;
-  int64_t kv_capacity_tokens = 0;  // 0: what is left
-};
-
 // The device's memory, once the process has its context there.
 struct DeviceMemory {
   int64_t free_bytes = 0;
@@ -44,13 +36,13 @@ struct DeviceMemory {
 
 struct MemoryPlan {
   DeviceMemory device;
-  int64_t weight_versions = 0;
-  int64_t weights_bytes = 0;  // of one version
-  int64_t step_bytes = 0;     // arrays of the largest step, or of the measurement at the start
-  int64_t graph_bytes = 0;    // 0 without graphs
-  int64_t push_bytes = 0;     // 0 when weights are never pushed
-  int64_t driver_bytes = 0;   // cuBLAS workspaces, kernels that are loaded at their first use
-  int64_t spare_bytes = 0;    // for fragmentation
+  int64_t weight_versions = 0;  // held at once: 2 when weights may be pushed
+  int64_t weights_bytes = 0;    // of one version
+  int64_t step_bytes = 0;       // arrays of the largest step, or of the measurement at the start
+  int64_t graph_bytes = 0;      // 0 without graphs
+  int64_t push_bytes = 0;       // 0 when weights are never pushed
+  int64_t driver_bytes = 0;     // cuBLAS workspaces, kernels that are loaded at their first use
+  int64_t spare_bytes = 0;      // for fragmentation
   int64_t kv_bytes = 0;
   int64_t num_blocks = 0;  // of the KV cache
 
@@ -59,10 +51,10 @@ struct MemoryPlan {
   std::string Text() const;
 };
 
-// RESOURCE_EXHAUSTED  everything except the cache, or together with the requested cache, is more than
-//                     the device has free; the message has the parts, and the largest
+// RESOURCE_EXHAUSTED  everything except the cache, or together with the requested cache, is more
+//                     than the device has free; the message has the parts, and the largest
 //                     kv_capacity_tokens that fits
-absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const MemoryNeeds& needs,
+absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const EngineOptions& options,
                                       const DeviceMemory& device);
 
 // Bytes of the arrays of a step of `tokens` tokens, with `logits_rows` rows of logits.

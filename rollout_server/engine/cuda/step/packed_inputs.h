@@ -1,7 +1,8 @@
-// PackedInputs: a step's arrays, concatenated so that one copy sends all of them to the device. Pure;
-// thread-compatible.
+// PackedInputs: a step's arrays, concatenated so that one copy sends all of them to the device.
+// Pure; thread-compatible.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <vector>
@@ -19,6 +20,12 @@ class PackedInputs {
     arrays_.push_back({at, values.data(), values.size() * sizeof(T)});
     bytes_ += (arrays_.back().bytes + 15) / 16 * 16;
     return at;
+  }
+
+  // The offset of `values`, which were added.
+  template <typename T>
+  size_t At(const std::vector<T>& values) const {
+    return std::ranges::find(arrays_, values.data(), &Array::from)->at;
   }
 
   size_t bytes() const { return bytes_; }
@@ -40,28 +47,18 @@ class PackedInputs {
   size_t bytes_ = 0;
 };
 
-// The offsets of the arrays of StepInputs.
-struct PackedStep {
-  size_t ids = 0, positions = 0, sequences = 0, contexts = 0, slots = 0, block_tables = 0;
-  struct Range {
-    size_t query_ends = 0, key_ends = 0, slots = 0;
-  };
-  std::vector<Range> ranges;
-};
-inline PackedStep Pack(const StepInputs& step, PackedInputs& to) {
-  PackedStep at = {to.Add(step.ids),
-                   to.Add(step.positions),
-                   to.Add(step.sequences),
-                   to.Add(step.contexts),
-                   to.Add(step.slots),
-                   to.Add(step.block_tables),
-                   {}};
-  for (const RowRange& range : step.ranges) {
-    at.ranges.push_back(range.flash ? PackedStep::Range{to.Add(range.query_ends),
-                                                        to.Add(range.key_ends), to.Add(range.slots)}
-                                    : PackedStep::Range{});
+inline void Pack(const StepInputs& step, PackedInputs& to) {
+  for (const auto* array :
+       {&step.ids, &step.positions, &step.sequences, &step.contexts, &step.block_tables}) {
+    to.Add(*array);
   }
-  return at;
+  to.Add(step.slots);
+  for (const RowRange& range : step.ranges) {
+    if (!range.flash) continue;
+    to.Add(range.query_ends);
+    to.Add(range.key_ends);
+    to.Add(range.slots);
+  }
 }
 
 }  // namespace tandem::rollout::cuda

@@ -11,8 +11,8 @@
 namespace tandem::rollout::cuda {
 
 // Bounds on the memory of attention in a step, whatever its contexts: floats of paged attention's
-// scratch memory, and tokens whose keys and values are gathered for flash attention at once. A single
-// longer context may exceed them.
+// scratch memory, and tokens whose keys and values are gathered for flash attention at once. A
+// single longer context may exceed them.
 inline constexpr int64_t kAttentionScratchFloats = int64_t{1} << 26;
 inline constexpr int64_t kGatheredTokens = int64_t{1} << 16;
 
@@ -38,12 +38,12 @@ struct StepInputs {
   double kv_read = 0;   // KV entries read; neighbouring tokens of a sequence read theirs once
 };
 
-// Splits copies, which must be made in order, into rounds that may each be made at once: no block of a
-// round is both copied from and copied to, or copied to twice. Returns where each round ends.
+// Splits copies, which must be made in order, into rounds that may each be made at once: no block
+// of a round is both copied from and copied to, or copied to twice. Returns where each round ends.
 std::vector<size_t> CopyRounds(std::span<const BlockCopy> copies);
 
-// Runs of at least `flash_tokens` tokens use flash attention; 0: none do. The contexts of a range of
-// several runs have at most `most_gathered` tokens together.
+// Runs of at least `flash_tokens` tokens use flash attention; 0: none do. The contexts of a range
+// of several runs have at most `most_gathered` tokens together.
 StepInputs LayOut(std::span<const TokenInput> inputs, int64_t flash_tokens,
                   int64_t most_gathered = kGatheredTokens);
 

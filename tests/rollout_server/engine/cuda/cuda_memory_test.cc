@@ -24,13 +24,6 @@ class CudaMemoryTest : public EngineFixture {
     return options;
   }
 
-  static cuda::MemoryNeeds Needs() {
-    return {.dtype = DType::kF32,
-            .weight_versions = 1,
-            .max_batch_sequences = 4,
-            .max_step_tokens = 16};
-  }
-
   static Completions Draw(Engine& engine) {
     EXPECT_THAT(engine.Add(Group(1, 10, 2, 4)), IsOk());
     return RunToEnd(engine);
@@ -38,7 +31,7 @@ class CudaMemoryTest : public EngineFixture {
 };
 
 TEST_F(CudaMemoryTest, TheCacheTakesWhatTheDeviceHasLeft) {
-  const auto plan = cuda::PlanMemory(tandem::testing::TinyModelConfig(), Needs(),
+  const auto plan = cuda::PlanMemory(tandem::testing::TinyModelConfig(), Cuda(),
                                      {int64_t{4} << 30, int64_t{4} << 30});
   ASSERT_THAT(plan, IsOk());
   // So that 100 blocks are left.

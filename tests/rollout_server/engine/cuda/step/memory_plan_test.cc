@@ -37,11 +37,12 @@ ModelConfig Small() {
 //   weights 2 x 278 016, step (the measurement) and driver 768 MiB each, pushes 512 MiB,
 //   spare 4 GiB / 64
 constexpr int64_t kRest = int64_t{2} * 278016 + int64_t{2} * 805306368 + 536870912 + 67108864;
-MemoryNeeds Needs(int64_t kv_capacity_tokens = 0) {
-  return {.graphs = false,
+EngineOptions Needs(int64_t kv_capacity_tokens = 0) {
+  return {.cuda_graphs = false,
+          .kv_capacity_tokens = kv_capacity_tokens,
+          .reserve_for_push = true,
           .max_batch_sequences = 4,
-          .max_step_tokens = 8,
-          .kv_capacity_tokens = kv_capacity_tokens};
+          .max_step_tokens = 8};
 }
 
 TEST(MemoryPlan, CountsWeightsAsTheAllocatorRoundsThem) {
@@ -100,22 +101,22 @@ TEST(MemoryPlan, RefusesAModelThatLeavesNothingForACache) {
 }
 
 TEST(MemoryPlan, HoldsASecondVersionWhereAPushMayComeAlone) {
-  MemoryNeeds needs = Needs();
-  needs.weight_versions = 1;
+  EngineOptions needs = Needs();
+  needs.reserve_for_push = false;
   const DeviceMemory device = {kRest + 10 * kBlockBytes, 4 * kGiB};
   EXPECT_EQ(PlanMemory(Small(), needs, device)->rest_bytes(), kRest - 278016 - 536870912);
 }
 
 TEST(MemoryPlan, GrowsWithWhatAStepMayHold) {
   const DeviceMemory device = {64 * kGiB, 64 * kGiB};
-  MemoryNeeds more = Needs();
+  EngineOptions more = Needs();
   more.max_step_tokens = 1 << 20;
   const auto plan = PlanMemory(Small(), Needs(), device), large = PlanMemory(Small(), more, device);
   EXPECT_EQ(large->step_bytes, StepBytes(Small(), DType::kBF16, 1 << 20, 512));
   // To whole blocks.
   EXPECT_NEAR(plan->kv_bytes - large->kv_bytes, large->step_bytes - plan->step_bytes, kBlockBytes);
   more = Needs();
-  more.graphs = true;
+  more.cuda_graphs = true;
   EXPECT_GE(PlanMemory(Small(), more, device)->graph_bytes, kMostGraphs * kGraphBytes);
 }
 

@@ -34,19 +34,21 @@ TEST(PackedInputs, HoldAWholeStep) {
                                           {.token_id = 21, .position = 1, .blocks = &second}};
   const StepInputs step = LayOut(inputs, 2);
   PackedInputs packed;
-  const PackedStep at = Pack(step, packed);
+  Pack(step, packed);
   std::vector<std::byte> bytes(packed.bytes());
   packed.Write(bytes.data());
-  EXPECT_EQ(At<int32_t>(bytes, at.ids, 3), step.ids);
-  EXPECT_EQ(At<int32_t>(bytes, at.positions, 3), step.positions);
-  EXPECT_EQ(At<int32_t>(bytes, at.sequences, 3), step.sequences);
-  EXPECT_EQ(At<int32_t>(bytes, at.contexts, 3), step.contexts);
-  EXPECT_EQ(At<int64_t>(bytes, at.slots, 3), step.slots);
-  EXPECT_EQ(At<int32_t>(bytes, at.block_tables, 2), step.block_tables);
-  ASSERT_EQ(at.ranges.size(), 2u);
-  EXPECT_EQ(At<int32_t>(bytes, at.ranges[1].query_ends, 2), (std::vector<int32_t>{0, 2}));
-  EXPECT_EQ(At<int32_t>(bytes, at.ranges[1].key_ends, 2), (std::vector<int32_t>{0, 2}));
-  EXPECT_EQ(At<int64_t>(bytes, at.ranges[1].slots, 2), (std::vector<int64_t>{80, 81}));
+  EXPECT_EQ(At<int32_t>(bytes, packed.At(step.ids), 3), step.ids);
+  EXPECT_EQ(At<int32_t>(bytes, packed.At(step.positions), 3), step.positions);
+  EXPECT_EQ(At<int32_t>(bytes, packed.At(step.sequences), 3), step.sequences);
+  EXPECT_EQ(At<int32_t>(bytes, packed.At(step.contexts), 3), step.contexts);
+  EXPECT_EQ(At<int64_t>(bytes, packed.At(step.slots), 3), step.slots);
+  EXPECT_EQ(At<int32_t>(bytes, packed.At(step.block_tables), 2), step.block_tables);
+  ASSERT_EQ(step.ranges.size(), 2u);
+  EXPECT_EQ(At<int32_t>(bytes, packed.At(step.ranges[1].query_ends), 2),
+            (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(At<int32_t>(bytes, packed.At(step.ranges[1].key_ends), 2),
+            (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(At<int64_t>(bytes, packed.At(step.ranges[1].slots), 2), (std::vector<int64_t>{80, 81}));
 }
 
 }  // namespace
