@@ -75,8 +75,8 @@ struct Bf16Weights {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         const Word16 words = weights(v, pair);
-        low[v] = std::bit_cast<Vec16>(words << 16);
-        high[v] = std::bit_cast<Vec16>(words & 0xffff0000u);
+        low[v] = BitCast16(words << 16);
+        high[v] = BitCast16(words & 0xffff0000u);
         Fetch(next, (v * pairs + pair) * 64);
       }
 #pragma GCC unroll 16
@@ -90,7 +90,7 @@ struct Bf16Weights {
     }
     if (depth % 2 != 0) {
       for (int v = 0; v < kVectors; ++v) {
-        const Vec16 low = std::bit_cast<Vec16>(Word16(weights(v, pairs - 1)) << 16);
+        const Vec16 low = BitCast16(Word16(weights(v, pairs - 1)) << 16);
         for (int r = 0; r < kRows; ++r) sums[r][v] += x[r * x_stride + depth - 1] * low;
       }
     }

@@ -5,7 +5,6 @@
 // Only for .cc files of kernels, which are compiled with -fopenmp-simd -Wno-psabi.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #define TANDEM_INLINE __attribute__((always_inline)) inline
@@ -33,12 +32,20 @@ typedef uint16_t Half16Unaligned __attribute__((vector_size(32), aligned(2), may
 
 inline constexpr int64_t kLanes = 16;
 
+// The floats with these bits. Not by std::bit_cast, which is a function for the base instruction set:
+// where it is not inlined (without optimisation), it and a caller for AVX-512 disagree about how a
+// vector is returned.
+template <typename Bits>
+TANDEM_INLINE Vec16 BitCast16(Bits bits) {
+  return __builtin_bit_cast(Vec16, bits);
+}
+
 TANDEM_INLINE Vec16 Load16(const float* p) { return *reinterpret_cast<const Vec16Unaligned*>(p); }
 
 // Loads bf16 bits.
 TANDEM_INLINE Vec16 Load16(const uint16_t* p) {
   const Half16 half = *reinterpret_cast<const Half16Unaligned*>(p);
-  return std::bit_cast<Vec16>(__builtin_convertvector(half, Word16) << 16);
+  return BitCast16(__builtin_convertvector(half, Word16) << 16);
 }
 
 TANDEM_INLINE void Store16(float* p, Vec16 v) { *reinterpret_cast<Vec16Unaligned*>(p) = v; }
@@ -90,7 +97,7 @@ TANDEM_INLINE Vec16 Exp16(Vec16 x) {
   p = p * r + 5.0000001201e-1f;
   const Vec16 mantissa = p * r * r + r + 1.0f;
   const Int16 exponent = (__builtin_convertvector(n, Int16) + 127) << 23;
-  return mantissa * std::bit_cast<Vec16>(exponent);
+  return mantissa * BitCast16(exponent);
 }
 
 }  // namespace tandem

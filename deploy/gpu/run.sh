@@ -236,18 +236,14 @@ libraries_are_found() {  # the libraries of each program: gRPC's are in the bund
   done
 }
 
-no_device_is_named() {  # no_device_is_named MODEL
+refused_without_device() {  # refused_without_device MESSAGE COMMAND...: COMMAND must fail, and print MESSAGE
   local said
-  said=$(bin/tandem bench rollout --device cuda --model "$1" --cases decode-1 2>&1 || true)
+  if said=$("${@:2}" 2>&1); then
+    echo "$said"
+    return 1
+  fi
   echo "$said"
-  [[ $said == *"this machine has no CUDA device"* ]]
-}
-
-no_device_is_named_by_the_pair() {  # no_device_is_named_by_the_pair MODEL
-  local said
-  said=$(bin/tandem bench train --device cuda --model "$1" --steps 1 --out runs/refused 2>&1 || true)
-  echo "$said"
-  [[ $said == *"trainer.device is cuda, and this machine has no CUDA device"* ]]
+  [[ $said == *"$1"* ]]
 }
 
 on_target() {  # on_target DIR
@@ -279,8 +275,11 @@ on_target() {  # on_target DIR
     quick
   elif [[ $device == none ]]; then
     step "the quick pass fits" plan
-    step "without a device the engine says so" no_device_is_named "$(tiny_model)"
-    step "without a device the pair says so" no_device_is_named_by_the_pair "$(tiny_model)"
+    step "without a device the engine says so" refused_without_device "this machine has no CUDA device" \
+      bin/tandem bench rollout --device cuda --model "$(tiny_model)" --cases decode-1
+    step "without a device the pair says so" \
+      refused_without_device "trainer.device is cuda, and this machine has no CUDA device" \
+      bin/tandem bench train --device cuda --model "$(tiny_model)" --steps 1 --out runs/refused
     step "cublas_rows.py, on the CPU" cublas_rows --shapes tiny --rows 2,5 --device cpu
     for test in "${TESTS[@]}"; do echo "| $test | not run: no device | |" >>"$PAGE"; done
   else
