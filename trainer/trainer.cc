@@ -89,7 +89,7 @@ absl::Status Trainer::TakeGroup(FinishedGroup finished) {
     *group.add_completions()->mutable_completion() = std::move(completion);
   }
   const double start = MonotonicSeconds();
-  ScoreGroup(*inputs_->rewards, options_.advantage, &group);
+  ScoreGroup(inputs_->rewards->Score(MakeRewardInputs(group)), options_.advantage, &group);
   times_.reward += MonotonicSeconds() - start;
   log_->history().Received(group);
   return buffer_->Add(std::move(group));

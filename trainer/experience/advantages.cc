@@ -6,7 +6,6 @@
 
 #include "common/statistics/sample_statistics.h"
 #include "proto/experience.pb.h"
-#include "trainer/experience/group_check.h"
 #include "trainer/rewards/rewards.h"
 
 namespace tandem::trainer {
@@ -16,19 +15,14 @@ namespace {
 using experience::v1::ScoredCompletion;
 using experience::v1::ScoredGroup;
 
-void SetRewards(RewardFunction& rewards, ScoredGroup* group) {
-  std::vector<RewardInput> inputs;
-  for (const ScoredCompletion& member : group->completions()) {
-    inputs.push_back(MakeRewardInput(group->prompt(), member.completion()));
-  }
-  const std::vector<Reward> scored = rewards.Score(inputs);
-  for (size_t i = 0; i < scored.size(); ++i) {
+void SetRewards(std::span<const Reward> rewards, ScoredGroup* group) {
+  for (size_t i = 0; i < rewards.size(); ++i) {
     ScoredCompletion* const member = group->mutable_completions(static_cast<int>(i));
-    member->set_reward(scored[i].value);
-    member->set_correct(scored[i].correct);
-    member->set_masked(!scored[i].mask_reason.empty());
-    member->set_drop_reason(scored[i].mask_reason);
-    for (const auto& [name, value] : scored[i].parts)
+    member->set_reward(rewards[i].value);
+    member->set_correct(rewards[i].correct);
+    member->set_masked(!rewards[i].mask_reason.empty());
+    member->set_drop_reason(rewards[i].mask_reason);
+    for (const auto& [name, value] : rewards[i].parts)
       (*member->mutable_reward_parts())[name] = value;
   }
 }
@@ -89,7 +83,8 @@ std::vector<float> ChargedAdvantages(std::span<const double> rewards, std::span<
   return advantages;
 }
 
-void ScoreGroup(RewardFunction& rewards, const AdvantageOptions& options, ScoredGroup* group) {
+void ScoreGroup(std::span<const Reward> rewards, const AdvantageOptions& options,
+                ScoredGroup* group) {
   SetRewards(rewards, group);
   std::vector<double> counted;
   for (const ScoredCompletion& member : group->completions()) {

@@ -14,7 +14,7 @@ class ScoredGroup;
 
 namespace tandem::trainer {
 
-class RewardFunction;
+struct Reward;
 
 enum class AdvantageKind { kGroupNorm, kMeanOnly, kLeaveOneOut };
 enum class StdConvention { kSample, kPopulation };
@@ -49,12 +49,10 @@ std::vector<float> ComputeAdvantages(std::span<const double> rewards,
 std::vector<float> ChargedAdvantages(std::span<const double> rewards, std::span<const double> costs,
                                      const AdvantageOptions& options);
 
-// Turns a sampled group into experience: rewards first, then the policy for truncated completions,
-// then advantages over the members that are left. Fills reward, reward_parts, masked, drop_reason,
-// advantage and zero_variance. Masked members get advantage 0 and do not enter the group's mean or
-// deviation. Rewards are computed from Completion.text as the server gave it, never from text that
-// was tokenised again or made otherwise.
-void ScoreGroup(RewardFunction& rewards, const AdvantageOptions& advantages,
+// Turns a sampled group into experience by the rewards of its completions, in order: fills reward,
+// reward_parts, masked, drop_reason, advantage and zero_variance. Masked members get advantage 0
+// and do not enter the group's mean or deviation.
+void ScoreGroup(std::span<const Reward> rewards, const AdvantageOptions& advantages,
                 experience::v1::ScoredGroup* group);
 
 }  // namespace tandem::trainer

@@ -117,6 +117,14 @@ RewardInput MakeRewardInput(const experience::v1::Prompt& prompt, const Completi
           .truncated = IsTruncated(completion)};
 }
 
+std::vector<RewardInput> MakeRewardInputs(const experience::v1::ScoredGroup& group) {
+  std::vector<RewardInput> inputs;
+  for (const experience::v1::ScoredCompletion& member : group.completions()) {
+    inputs.push_back(MakeRewardInput(group.prompt(), member.completion()));
+  }
+  return inputs;
+}
+
 bool HasTrainedCompletion(const experience::v1::ScoredGroup& group) {
   return std::ranges::any_of(group.completions(), [](const auto& c) { return !c.masked(); });
 }

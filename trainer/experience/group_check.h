@@ -30,9 +30,12 @@ absl::Status CheckNoneNewer(const std::vector<rollout::v1::Completion>& completi
 // The completion was cut before the model ended it: at max_new_tokens, or by a request.
 bool IsTruncated(const rollout::v1::Completion& completion);
 
-// What a completion is rewarded for. Views of the two messages.
+// What a completion is rewarded for. Views of the two messages: Completion.text as the server gave
+// it, never text that was tokenised again or made otherwise.
 RewardInput MakeRewardInput(const experience::v1::Prompt& prompt,
                             const rollout::v1::Completion& completion);
+// The same for each completion of a group, in order.
+std::vector<RewardInput> MakeRewardInputs(const experience::v1::ScoredGroup& group);
 
 // Whether a completion of the group is not masked.
 bool HasTrainedCompletion(const experience::v1::ScoredGroup& group);

@@ -44,8 +44,15 @@ struct RewardInput {
   bool truncated = false;        // ended by length
 };
 
-struct Reward {
+// A reward of a part of the completion's text, as process rewards are.
+struct StepReward {
+  int64_t end_byte = 0;  // where the part ends in RewardInput::text, exclusive; in rising order
   double value = 0;
+};
+
+struct Reward {
+  double value = 0;               // of the completion as a whole, without `steps`
+  std::vector<StepReward> steps;  // added to it; empty for most rewards
   // Is the answer right? The weighted sum of the components that judge the answer reaches
   // pass_threshold. What shapes the reward beside it (format, length_penalty, truncation) does not
   // count, unless no component judges the answer: then format does.

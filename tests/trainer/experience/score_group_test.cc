@@ -4,6 +4,7 @@
 
 #include "proto/experience.pb.h"
 #include "tests/support/status_matchers.h"
+#include "trainer/experience/group_check.h"
 #include "trainer/rewards/rewards.h"
 
 namespace tandem::trainer {
@@ -34,13 +35,17 @@ std::unique_ptr<RewardFunction> Rewards(TruncatedPolicy truncated) {
   return *std::move(rewards);
 }
 
+void Score(TruncatedPolicy truncated, ScoredGroup* group) {
+  ScoreGroup(Rewards(truncated)->Score(MakeRewardInputs(*group)), {}, group);
+}
+
 TEST(Bug37AdvantageBeforeFiltering, AMaskedMemberDoesNotMoveTheGroupsMean) {
   ScoredGroup with = Group({"12", "3", "cut", "cut"});
   ScoredGroup without = Group({"12", "3"});
   const AdvantageOptions mean_only = {.kind = AdvantageKind::kMeanOnly};
   const auto rewards = Rewards(TruncatedPolicy::kMask);
-  ScoreGroup(*rewards, mean_only, &with);
-  ScoreGroup(*rewards, mean_only, &without);
+  ScoreGroup(rewards->Score(MakeRewardInputs(with)), mean_only, &with);
+  ScoreGroup(rewards->Score(MakeRewardInputs(without)), mean_only, &without);
   EXPECT_FLOAT_EQ(with.completions(0).advantage(), 0.5f);
   EXPECT_FLOAT_EQ(with.completions(1).advantage(), -0.5f);
   EXPECT_FLOAT_EQ(with.completions(0).advantage(), without.completions(0).advantage());
@@ -51,16 +56,16 @@ TEST(Bug37AdvantageBeforeFiltering, AMaskedMemberDoesNotMoveTheGroupsMean) {
 
 TEST(Bug04ZeroVarianceGroups, AreMarkedOverTheMembersThatCount) {
   ScoredGroup group = Group({"12", "12", "cut"});
-  ScoreGroup(*Rewards(TruncatedPolicy::kMask), {}, &group);
+  Score(TruncatedPolicy::kMask, &group);
   EXPECT_TRUE(group.zero_variance());
   group = Group({"12", "12", "cut"});
-  ScoreGroup(*Rewards(TruncatedPolicy::kZero), {}, &group);
+  Score(TruncatedPolicy::kZero, &group);
   EXPECT_FALSE(group.zero_variance());
 }
 
 TEST(Bug38RewardText, TheServersTextIsScoredAsItIs) {
   ScoredGroup group = Group({"<|im_end|> 12", "12"});
-  ScoreGroup(*Rewards(TruncatedPolicy::kKeep), {}, &group);
+  Score(TruncatedPolicy::kKeep, &group);
   EXPECT_DOUBLE_EQ(group.completions(0).reward(), 1);
   EXPECT_EQ(group.completions(0).completion().text(), "<|im_end|> 12");
   EXPECT_DOUBLE_EQ(group.completions(0).reward_parts().at("last_number"), 1);
