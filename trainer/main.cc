@@ -11,6 +11,7 @@
 #include "common/options/command_line.h"
 #include "common/process/memory.h"
 #include "common/process/thread_team.h"
+#include "trainer/presets.h"
 #include "trainer/run_trainer.h"
 
 namespace tandem::trainer {
@@ -52,8 +53,11 @@ int Main(int argc, char** argv) {
     std::cout << "trainer " << ProjectVersion() << " (" << GitCommit() << ")\n";
     return 0;
   }
-  absl::Status status = config.empty() ? absl::OkStatus() : binder.LoadFile(config);
-  for (const std::string& set : sets) status.Update(binder.Set(set));
+  const absl::Status status = LoadOverPreset(binder, options.preset, [&] {
+    absl::Status read = config.empty() ? absl::OkStatus() : binder.LoadFile(config);
+    for (const std::string& set : sets) read.Update(binder.Set(set));
+    return read;
+  });
   if (!status.ok()) return Fail(status, ExitCode::kUsage);
   if (help_config) {
     std::cout << binder.Help();

@@ -150,11 +150,12 @@ class PolicyLearner : public Learner {
   }
 
   absl::StatusOr<LearnerState> Save() override {
-    return LearnerState{step_->Masters(), step_->OptimizerState(), step_->num_updates()};
+    return LearnerState{step_->Masters(), step_->OptimizerState(), step_->num_updates(),
+                        step_->numbers()};
   }
 
   absl::Status Restore(const LearnerState& state) override {
-    return step_->Restore(state.weights, state.optimizer, state.num_updates);
+    return step_->Restore(state.weights, state.optimizer, state.num_updates, state.numbers);
   }
 
   std::string StartDigest() const override { return CombinedDigest(DigestTensors(start_)); }
@@ -183,6 +184,36 @@ class PolicyLearner : public Learner {
   bool said_memory_ = false;
 };
 
+// The model that a critic starts from: any with the policy's vocabulary; its head over it is not
+// read, and score.weight is where it has one.
+absl::StatusOr<TrainStepSetup::CriticStart> ReadCriticStart(const std::string& directory,
+                                                            const ModelConfig& of_policy) {
+  TrainStepSetup::CriticStart start;
+  TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));
+  if (config.vocab_size != of_policy.vocab_size) {
+    return InvalidArgument("critic.model ", directory, " has a vocabulary of ", config.vocab_size,
+                           " tokens, and the policy one of ", of_policy.vocab_size,
+                           ": the critic must read the policy's tokens");
+  }
+  config.tie_word_embeddings = true;  // no head over the vocabulary
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(directory));
+  std::erase_if(tensors, [&](const HostTensor& tensor) {
+    if (tensor.spec.name == kScoreWeight) start.head = tensor;
+    return tensor.spec.name == kScoreWeight;
+  });
+  if (start.head.has_value()) {
+    const std::vector<int64_t> want = {1, config.hidden_size};
+    if (start.head->spec.shape != want) {
+      return InvalidArgument("critic.model ", directory, ": ", start.head->spec.ToString(),
+                             " should be [1, ", config.hidden_size,
+                             "]: a value is one number per token");
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(start.weights, MatchModelTensors(config, std::move(tensors)));
+  start.config = config;
+  return start;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearnerSetup& setup) {
@@ -210,6 +241,10 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearner
   if (constant_length == 0) constant_length = setup.max_new_tokens;
   if (step_options.loss.kl_coefficient > 0 || options.measure_reference_kl) {
     step_setup.reference_weights = step_setup.weights;
+  }
+  if (NeedsCritic(setup.advantage.kind) && !step_options.critic.model.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(step_setup.critic,
+                            ReadCriticStart(step_options.critic.model, step_setup.config));
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TrainStep> step,
                           TrainStep::Create(step_setup, step_options));

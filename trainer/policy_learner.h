@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "trainer/experience/advantages.h"
+#include "trainer/advantages/advantage_options.h"
 #include "trainer/ranks/learner.h"
 #include "trainer/ranks/rank_collectives.h"
 #include "trainer/train_step_options.h"

@@ -26,8 +26,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,7 +39,7 @@
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
-#include "trainer/experience/advantages.h"
+#include "trainer/advantages/advantage_options.h"
 #include "trainer/experience/experience_batch.h"
 #include "trainer/experience/group_logprobs.h"
 #include "trainer/metrics/step_report.h"
@@ -59,6 +62,12 @@ struct TrainStepSetup {
   // Weights of the frozen reference policy; empty: none. KL is measured when it is there, and
   // trained on when options.loss.kl_coefficient > 0.
   std::vector<HostTensor> reference_weights;
+  // Of a critic with a backbone of its own; read where advantage.kind needs one.
+  struct CriticStart {
+    std::optional<ModelConfig> config;  // none: the policy's config and weights
+    std::vector<HostTensor> weights;    // ModelTensors order, without a head
+    std::optional<HostTensor> head;     // score.weight; none: zeros
+  } critic;
   // The collectives of the ranks that make the step together, each with the same setup, options and
   // groups. They must outlive the step.
   RankCollectives collectives;
@@ -125,8 +134,11 @@ class TrainStep {
   // F32 masters in ModelTensors order, as they are when they are read, until the next Run: Gathered
   // when sharded, else whole on every rank.
   std::vector<TensorSource> Masters() const;
-  // The optimizer's moments, in F32, likewise, gathered.
+  // The optimizer's moments, in F32, likewise, gathered; then what the critic needs to go on, with
+  // names that begin with "critic.".
   std::vector<TensorSource> OptimizerState() const;
+  // What else it needs to go on, by name: coefficients that a controller moves, and counts.
+  std::map<std::string, double> numbers() const;
 
   // Each value becomes its sum over the ranks.
   absl::Status SumValues(std::span<double> values);
@@ -137,10 +149,11 @@ class TrainStep {
   // Takes weights and optimizer state back. Tensors are read one at a time, each whole on every
   // rank: first masters, in ModelTensors order, then moments in the order given. The number of
   // ranks that saved them does not matter. The reference stays as it is.
-  //   INVALID_ARGUMENT  a tensor is missing or of another shape or dtype (named)
+  //   INVALID_ARGUMENT  a tensor or number is missing, or of another shape or dtype (named)
   //   any code of read  the weights are unknown
   absl::Status Restore(const std::vector<TensorSource>& masters,
-                       const std::vector<TensorSource>& optimizer_state, int64_t num_updates);
+                       const std::vector<TensorSource>& optimizer_state, int64_t num_updates,
+                       const std::map<std::string, double>& numbers = {});
 
   // Sets the number of kernel threads of the whole process; 0: one per core.
   static void UseThreads(int64_t num_threads);

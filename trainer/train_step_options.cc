@@ -15,9 +15,13 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
       "optimizer updates per pass over a step's groups; over 1 costs a proximal pass over all "
       "but the first");
   binder.Integer("num_epochs", &options.num_epochs, {.min = 1}, "", "passes over a step's groups");
+  binder.Number("target_kl", &options.target_kl, {.min = 0}, "nats",
+                "no further update in a step once the mean KL(proximal || target) of a token is "
+                "over this; 0: all updates");
   binder.Section("correction", "what an off-policy token counts (stage 6)", options.correction);
   binder.Section("loss", "the policy loss (stage 7)", options.loss);
   binder.Section("optimizer", "AdamW (stage 8)", options.optimizer);
+  binder.Section("critic", "value model, where advantage.kind needs one", options.critic);
   binder.Section("metrics", "what metrics.jsonl holds beside its own names", [&](OptionBinder& b) {
     b.TextList("peer_names", &options.peer_names,
                "also report drift under the names, and by the formulas, of these systems: verl, "
@@ -40,34 +44,55 @@ absl::Status CheckPeers(const std::vector<std::string>& names) {
   return absl::OkStatus();
 }
 
+absl::Status CheckKl(const TrainStepOptions& options) {
+  const PolicyLossOptions& loss = options.loss;
+  const bool one_update = options.num_minibatches * options.num_epochs == 1;
+  if (loss.objective.kind == offpolicy::ObjectiveKind::kPenalty && one_update) {
+    return InvalidArgument(
+        "loss.kind penalty with one update per step: target and proximal policy are the same then, "
+        "and their KL says nothing. Set num_epochs or num_minibatches over 1");
+  }
+  if (!IsInReward(loss.kl_place)) {
+    if (loss.kl_control == KlControl::kFixed) return absl::OkStatus();
+    return InvalidArgument(
+        "loss.kl_control adaptive follows the KL in the reward: set loss.kl_place reward or "
+        "token_reward, or loss.kl_control fixed");
+  }
+  if (loss.kl_ratio_weighted) {
+    return InvalidArgument(
+        "loss.kl_ratio_weighted weighs a gradient; with loss.kl_place reward there is none");
+  }
+  if (loss.kl_estimator == KlEstimator::kK2 || loss.kl_estimator == KlEstimator::kK3) {
+    return InvalidArgument(
+        "loss.kl_estimator ", loss.kl_estimator == KlEstimator::kK2 ? "k2" : "k3",
+        " with loss.kl_place reward does not hold the policy to its reference: what it takes off "
+        "the reward has an expected gradient that vanishes to first order where the two are close. "
+        "Leave loss.kl_estimator at auto, which is k1 there, or set loss.kl_place loss");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptimizer(const std::string& section, const OptimizerOptions& optimizer) {
+  if (optimizer.decay != LearningRateDecay::kConstant && optimizer.decay_updates == 0) {
+    return InvalidArgument(section, ".decay needs ", section,
+                           ".decay_updates, the updates until the floor");
+  }
+  if (optimizer.beta1 >= 1 || optimizer.beta2 >= 1) {
+    return InvalidArgument(section, ".beta1 ", optimizer.beta1, " and beta2 ", optimizer.beta2,
+                           " must be below 1");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckOptions(const TrainStepOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckPeers(options.peer_names));
   TANDEM_RETURN_IF_ERROR(offpolicy::CheckOptions(options.correction, options.loss.objective));
-  if (options.loss.kl_place == KlPlace::kReward && options.loss.kl_ratio_weighted) {
-    return InvalidArgument(
-        "loss.kl_ratio_weighted weighs a gradient; with loss.kl_place reward there is none");
-  }
-  const KlEstimator estimator = options.loss.kl_estimator;
-  if (options.loss.kl_place == KlPlace::kReward &&
-      (estimator == KlEstimator::kK2 || estimator == KlEstimator::kK3)) {
-    return InvalidArgument(
-        "loss.kl_estimator ", estimator == KlEstimator::kK2 ? "k2" : "k3",
-        " with loss.kl_place reward does not hold the policy to its reference: what it takes off "
-        "the reward has an expected gradient that vanishes to first order where the two are close. "
-        "Leave loss.kl_estimator at auto, which is k1 there, or set loss.kl_place loss");
-  }
-  const OptimizerOptions& optimizer = options.optimizer;
-  if (optimizer.decay != LearningRateDecay::kConstant && optimizer.decay_updates == 0) {
-    return InvalidArgument(
-        "optimizer.decay needs optimizer.decay_updates, the updates until the floor");
-  }
-  if (optimizer.beta1 >= 1 || optimizer.beta2 >= 1) {
-    return InvalidArgument("optimizer.beta1 ", optimizer.beta1, " and beta2 ", optimizer.beta2,
-                           " must be below 1");
-  }
-  return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options.critic));
+  TANDEM_RETURN_IF_ERROR(CheckKl(options));
+  TANDEM_RETURN_IF_ERROR(CheckOptimizer("optimizer", options.optimizer));
+  return CheckOptimizer("critic.optimizer", options.critic.optimizer);
 }
 
 void BindOptions(OptionBinder& binder, LearnerOptions& options) {

@@ -9,6 +9,7 @@
 #include "common/model/numerics.h"
 #include "common/offpolicy/correction_options.h"
 #include "common/options/options.h"
+#include "trainer/critic/critic_options.h"
 #include "trainer/loss/policy_loss_options.h"
 #include "trainer/optimizer/optimizer_options.h"
 #include "trainer/weight_push/weight_cast.h"
@@ -19,9 +20,11 @@ struct TrainStepOptions {
   int64_t microbatch_tokens = 2048;
   int64_t num_minibatches = 1;
   int64_t num_epochs = 1;
+  double target_kl = 0;  // of a token, proximal to target; 0: none
   offpolicy::CorrectionOptions correction;
   PolicyLossOptions loss;
   OptimizerOptions optimizer;
+  CriticOptions critic;
   std::vector<std::string> peer_names;  // systems under whose names drift is reported too
 };
 
@@ -30,8 +33,9 @@ struct TrainStepOptions {
 void BindOptions(OptionBinder& binder, TrainStepOptions& options);
 
 // Checks what the range of a single field cannot express.
-//   INVALID_ARGUMENT  CheckOptions of correction and objective; kl_ratio_weighted, k2 or k3 with
-//                     kl_place reward; a decay without decay_updates; beta of 1; a peer that is
+//   INVALID_ARGUMENT  CheckOptions of correction, objective and critic; kl_ratio_weighted, k2 or k3
+//                     with the KL in the reward; kl_control adaptive without; loss.kind penalty with
+//                     one update per step; a decay without decay_updates; beta of 1; a peer that is
 //                     unknown or named twice
 absl::Status CheckOptions(const TrainStepOptions& options);
 

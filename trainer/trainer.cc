@@ -15,8 +15,8 @@
 #include "common/files/file_system.h"
 #include "common/process/memory.h"
 #include "common/rendezvous/loopback.h"
+#include "trainer/advantages/group_advantages.h"
 #include "trainer/drift/drift_monitor.h"
-#include "trainer/experience/advantages.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/metrics/step_metrics.h"
 #include "trainer/prompts/group_request.h"
@@ -89,7 +89,8 @@ absl::Status Trainer::TakeGroup(FinishedGroup finished) {
     *group.add_completions()->mutable_completion() = std::move(completion);
   }
   const double start = MonotonicSeconds();
-  ScoreGroup(inputs_->rewards->Score(MakeRewardInputs(group)), options_.advantage, &group);
+  TANDEM_RETURN_IF_ERROR(
+      ScoreGroup(inputs_->rewards->Score(MakeRewardInputs(group)), {}, options_.advantage, &group));
   times_.reward += MonotonicSeconds() - start;
   log_->history().Received(group);
   return buffer_->Add(std::move(group));

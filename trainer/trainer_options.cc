@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/observe/observe_server.h"
+#include "trainer/presets.h"
 #include "trainer/rollouts/server_lookup.h"
 
 namespace tandem::trainer {
@@ -22,6 +23,10 @@ void BindLog(OptionBinder& binder, log::LogOptions& options) {
 }
 
 void BindRun(OptionBinder& binder, TrainerOptions& options) {
+  binder.Text("preset", &options.preset,
+              absl::StrCat("an algorithm by name, as settings that the file may set otherwise "
+                           "(`tandem run --explain-preset NAME`): ",
+                           PresetNames(), "; empty: none"));
   binder.Text("model", &options.model, "Hugging Face directory to start from");
   binder.TextList("servers", &options.servers,
                   "the rollout servers: HOST:PORT, or dns:NAME:PORT for one at each address of a "
@@ -58,6 +63,18 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
               "(docs/run_directory.md); empty: off");
 }
 
+absl::Status CheckAdvantage(const TrainerOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options.advantage, options.completions_per_prompt));
+  const PolicyLossOptions& loss = options.learner.step.loss;
+  const bool critic = NeedsCritic(options.advantage.kind);
+  if (critic && loss.kl_coefficient > 0 && loss.kl_place == KlPlace::kReward) {
+    return InvalidArgument(
+        "loss.kl_place reward takes the KL off a completion as a whole, and the critic of this "
+        "advantage.kind reads a reward per token: set loss.kl_place token_reward");
+  }
+  return absl::OkStatus();
+}
+
 // A budget that nothing is measured against would never act.
 absl::Status CheckKlBudget(const TrainerOptions& options) {
   const AlertOptions& alerts = options.alerts;
@@ -87,7 +104,7 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
   binder.Section("sampling", "completions to train on (stage 1)", options.sampling);
   binder.Section("data", "prompts (stage 1)", options.data);
   binder.Section("reward", "reward of a completion (stage 3)", options.reward);
-  binder.Section("advantage", "advantage of a completion (stage 3)", options.advantage);
+  binder.Section("advantage", "advantage of a token (stages 3 and 5)", options.advantage);
   BindOptions(binder, options.learner);  // stages 4-8
   binder.Section("client", "calls to rollout servers", options.client);
   binder.Section("push", "weight push (stage 9)", [&](OptionBinder& b) {
@@ -141,6 +158,7 @@ absl::Status CheckOptions(const TrainerOptions& options) {
         "timing");
   }
   if (absl::Status tls = rpc::CheckTlsOptions(options.tls, "trainer"); !tls.ok()) return tls;
+  TANDEM_RETURN_IF_ERROR(CheckAdvantage(options));
   TANDEM_RETURN_IF_ERROR(CheckKlBudget(options));
   TANDEM_RETURN_IF_ERROR(RewardFunction::Create(options.reward).status());  // starts nothing
   TrainStepOptions step = options.learner.step;

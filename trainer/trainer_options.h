@@ -10,8 +10,8 @@
 #include "common/base/log.h"
 #include "common/options/options.h"
 #include "common/rpc/tls_directory.h"
+#include "trainer/advantages/advantage_options.h"
 #include "trainer/drift/drift_monitor.h"
-#include "trainer/experience/advantages.h"
 #include "trainer/metrics/alerts.h"
 #include "trainer/prompts/group_request.h"
 #include "trainer/prompts/prompt_source.h"
@@ -27,6 +27,7 @@
 namespace tandem::trainer {
 
 struct TrainerOptions {
+  std::string preset;  // presets.h; its settings are in the other fields already
   std::string run_name = "run";
   std::string out = "runs";
   int64_t seed = 1;
@@ -63,7 +64,7 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options);
 
 // Checks what the range of a single field cannot express.
 //   INVALID_ARGUMENT  no model, data or server; an observe address that is not HOST:PORT; training
-//   with min_new_tokens; a deterministic run with max_staleness; a budget of the KL to a reference
+//   with min_new_tokens; advantages that contradict the group, the KL or each other; a deterministic run with max_staleness; a budget of the KL to a reference
 //   policy that is not measured, or stop_on_kl without one
 //   UNIMPLEMENTED     numerics exact on a CUDA device
 absl::Status CheckOptions(const TrainerOptions& options);

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <string>
 
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
@@ -9,6 +10,7 @@
 #include "cli/run_file/run_file.h"
 #include "common/base/exit_codes.h"
 #include "common/options/command_line.h"
+#include "trainer/presets.h"
 
 namespace tandem::cli {
 namespace {
@@ -22,6 +24,13 @@ int Run(const LocalRunOptions& options) {
   std::fputs(result->summary.RestartsLine().c_str(), stderr);
   if (!result->report.empty()) std::fprintf(stderr, "report: %s\n", result->report.c_str());
   return ToInt(result->exit_code);
+}
+
+int ExplainPreset(const std::string& name) {
+  const auto preset = trainer::FindPreset(name);
+  if (!preset.ok()) return FailUsage(preset.status());
+  std::fputs(trainer::Explain(**preset).c_str(), stdout);
+  return 0;
 }
 
 }  // namespace
@@ -40,6 +49,15 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
          },
          "print every option of a run file, as Markdown")
       ->trigger_on_parse();
+  auto preset = std::make_shared<std::string>();
+  sub->add_option_function<std::string>(
+         "--explain-preset",
+         [config, preset](const std::string& name) {
+           config->required(false);
+           *preset = name;
+         },
+         "print the options that trainer.preset NAME stands for, with their sources")
+      ->trigger_on_parse();
   AddRunSetFlag(sub, options->sets);
   AddRunNumericsFlag(sub, options->sets);
   sub->add_flag(
@@ -55,7 +73,8 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
       "The logs of the processes are in <run>/logs. Ctrl-C saves a checkpoint and ends the run; a "
       "second\none ends it at once.",
       "tandem run examples/demo.yaml --set trainer.steps=3 --set server.engine.dtype=fp32");
-  SetAction(*sub, chosen, [options, reference] {
+  SetAction(*sub, chosen, [options, reference, preset] {
+    if (!preset->empty()) return ExplainPreset(*preset);
     if (!*reference) return Run(*options);
     std::fputs(RunFile::Reference().c_str(), stdout);
     return 0;

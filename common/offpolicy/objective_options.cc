@@ -27,7 +27,9 @@ void BindClip(OptionBinder& binder, ObjectiveOptions& options) {
                  {"m2po", ObjectiveKind::kM2po},
                  {"m2po_clip", ObjectiveKind::kM2poClip},
                  {"dppo_tv", ObjectiveKind::kDppoTv},
-                 {"dppo_kl", ObjectiveKind::kDppoKl}},
+                 {"dppo_kl", ObjectiveKind::kDppoKl},
+                 {"penalty", ObjectiveKind::kPenalty},
+                 {"policy_gradient", ObjectiveKind::kPolicyGradient}},
                 "the policy term (docs/corrections.md); topr, vespo, m2po and m2po_clip need "
                 "correction.mode bypass");
   binder.Number("clip_low", &options.clip_low, {.min = 0, .max = 1}, "",
@@ -64,6 +66,8 @@ void BindOptions(OptionBinder& binder, ObjectiveOptions& options) {
   binder.Number("m2po_max", &options.m2po_max, {.min = 0}, "nats^2",
                 "m2po and m2po_clip: ceiling on the mean squared log ratio of the tokens a clip "
                 "could act on");
+  binder.Number("penalty_coefficient", &options.penalty_coefficient, {.min = 0}, "",
+                "penalty: weight of KL(centre || target) beside the ratio, at the start");
   binder.Number("dppo_max_tv", &options.dppo_max_tv, {.min = 0, .max = 1}, "",
                 "dppo_tv: the probability of a token may move this far in the advantage's way");
   binder.Number("dppo_max_kl", &options.dppo_max_kl, {.min = 0}, "nats",

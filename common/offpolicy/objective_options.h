@@ -29,7 +29,9 @@ enum class ObjectiveKind {
   kM2po,      // mask, as in the paper
   kM2poClip,  // clip, as in the authors' repository
   kDppoTv,
-  kDppoKl
+  kDppoKl,
+  kPenalty,
+  kPolicyGradient
 };
 
 constexpr bool IsM2po(ObjectiveKind kind) {
@@ -50,6 +52,7 @@ struct ObjectiveOptions {
   double vespo_k_negative = 3, vespo_lambda_negative = 2;
   double m2po_max = 0.04;
   double dppo_max_tv = 0.15, dppo_max_kl = 0.05;
+  double penalty_coefficient = 1;  // beta of kPenalty
 };
 void BindOptions(OptionBinder& binder, ObjectiveOptions& options);
 

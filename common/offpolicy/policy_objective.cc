@@ -83,6 +83,12 @@ Sides DppoMask(double target, double centre, double advantage, const ObjectiveOp
   return {.low = far && moved < 0};
 }
 
+Term PenaltyTerm(double log_ratio, double advantage, double beta) {
+  const Ratio r = ClampedRatio(log_ratio);
+  return {-(r.value * advantage - beta * (r.value - 1 - log_ratio)),
+          -(r.slope * advantage - beta * (r.slope - 1))};
+}
+
 double VespoCoefficient(double log_ratio, double advantage, const ObjectiveOptions& options) {
   const bool positive = advantage >= 0;
   const double k = positive ? options.vespo_k_positive : options.vespo_k_negative;
@@ -160,6 +166,8 @@ struct ObjectiveComputation {
         return std::min(ClampedRatio(sums.log_ratio).value, 1.0);
       case ObjectiveKind::kVespo:
         return VespoCoefficient(sums.log_ratio, advantage, options);
+      case ObjectiveKind::kPolicyGradient:
+        return 1;
       default:
         sides = DppoMask(in.target_logprobs[t], in.centre_logprobs[t], advantage, options);
         return sides.low || sides.high ? 0 : std::min(r, kDppoMaxRatio);
@@ -188,6 +196,9 @@ struct ObjectiveComputation {
         break;
       case ObjectiveKind::kSapo:
         term = SapoTerm(ClampedRatio(LogRatio(in, t)), a, options);
+        break;
+      case ObjectiveKind::kPenalty:
+        term = PenaltyTerm(LogRatio(in, t), a, options.penalty_coefficient);
         break;
       case ObjectiveKind::kM2po:
       case ObjectiveKind::kM2poClip:

@@ -19,6 +19,9 @@
 //   cispo    -w sg(min(r, max)) A log pi_target
 //   topr     -w sg(A >= 0 ? 1 : min(W, 1)) A log pi_target,   W = prod over the completion of r
 //   vespo    -w sg(W^k e^(lambda (1 - W))) A log pi_target;   k, lambda by the sign of A
+//   penalty  -w (r A - beta (r - 1 - log r)); beta = penalty_coefficient, and the bracket is an
+//            unbiased estimate of KL(centre || target) on the centre's tokens
+//   policy_gradient  -w A log pi_target: no ratio. For imitation (A = 1) the cross entropy
 //   dppo_tv  -w sg(min(r, 20)) A log pi_target, or 0 where its mask drops the token: p_target has
 //            moved from p_centre in the direction of A, by more than max
 //   dppo_kl  the same with a move of KL(centre || target) > max, of the token against the rest

@@ -6,6 +6,7 @@
 
 #include "tests/support/status_matchers.h"
 #include "tests/trainer/train_steps.h"
+#include "trainer/advantages/group_advantages.h"
 
 namespace tandem::trainer {
 namespace {
@@ -19,6 +20,20 @@ using ::tandem::testing::ScoredGroup;
 using ::tandem::testing::ToyConfig;
 using ::tandem::testing::ToyWeights;
 
+// Rewards 1 for the first completion and 0 for the others, or 0 for all, with the advantages that
+// ScoreGroup makes of them.
+void Reward(ScoredGroup& group, bool first_is_right) {
+  GroupRewards rewards;
+  for (int i = 0; i < group.completions_size(); ++i) {
+    rewards.rewards.push_back(first_is_right && i == 0 ? 1 : 0);
+  }
+  const std::vector<float> advantages = ComputeAdvantages(rewards, {});
+  for (int i = 0; i < group.completions_size(); ++i) {
+    group.mutable_completions(i)->set_reward(rewards.rewards[static_cast<size_t>(i)]);
+    group.mutable_completions(i)->set_advantage(advantages[static_cast<size_t>(i)]);
+  }
+}
+
 // Before the first update the policy is its reference: nothing is charged, and the advantages are
 // those of the rewards. After it the group whose rewards are equal learns from the charge alone.
 TEST(KlInTrainingTest, AKlInTheRewardIsTakenOffTheAdvantagesAndNotInTheLoss) {
@@ -28,14 +43,14 @@ TEST(KlInTrainingTest, AKlInTheRewardIsTakenOffTheAdvantagesAndNotInTheLoss) {
   options.loss.kl_place = KlPlace::kReward;
   const auto step = MakeStep(options, 1, /*with_reference=*/true);
   std::vector<ScoredGroup> groups = Groups(1, 4);
-  for (int i = 0; i < 4; ++i) groups[0].mutable_completions(i)->set_reward(i == 0 ? 1 : 0);
+  Reward(groups[0], true);
   const auto first = step->Run(groups);
   ASSERT_THAT(first, IsOk());
   EXPECT_NEAR(first->kl_penalty, 0, 1e-6);
   // (1 - 0.25) / 0.5 and (0 - 0.25) / 0.5: mean 0, mean square (2.25 + 3 x 0.25) / 4.
   EXPECT_NEAR(first->advantage_var, 0.75, 1e-3);
   EXPECT_NEAR(first->advantages[0][0][0], 1.5, 1e-3);
-  for (auto& c : *groups[0].mutable_completions()) c.set_reward(0);
+  Reward(groups[0], false);
   const auto second = step->Run(groups);
   EXPECT_EQ(second->loss.kl, 0);
   EXPECT_EQ(second->loss.total, second->loss.policy);
@@ -60,7 +75,8 @@ TEST(KlInTrainingTest, AKlInTheRewardIsTakenOffTheAdvantagesAndNotInTheLoss) {
 // reference itself; then a tenth of the coefficient is a tenth of the charge.
 TEST(KlInTrainingTest, WhereRewardsAreEqualAKlInTheRewardGrowsWithItsCoefficient) {
   std::vector<ScoredGroup> groups = Groups(1, 4), equal = groups;
-  for (int i = 0; i < 4; ++i) groups[0].mutable_completions(i)->set_reward(i == 0 ? 1 : 0);
+  Reward(groups[0], true);
+  Reward(equal[0], false);
   const auto charges = [&](double coefficient) {
     TrainStepOptions options = GradientOptions();
     options.optimizer.learning_rate = 3e-2;
@@ -89,9 +105,7 @@ TEST(KlInTrainingTest, TheAdvantagesOfTheReportAreThoseAfterTheCharge) {
   setup.reference_weights = ToyWeights(setup.config, /*seed=*/2);
   const auto with_charge = TrainStep::Create(setup, charged).value();
   std::vector<ScoredGroup> groups = Groups();
-  for (ScoredGroup& group : groups) {
-    for (int i = 0; i < 4; ++i) group.mutable_completions(i)->set_reward(i == 0 ? 1 : 0);
-  }
+  for (ScoredGroup& group : groups) Reward(group, true);
   const auto report = with_charge->Run(groups);
   ASSERT_THAT(report, IsOk());
   bool changed = false;

@@ -78,6 +78,28 @@ absl::Status CheckSupport(const Completion& completion, int64_t vocab_size,
   return absl::OkStatus();
 }
 
+// Rewards and advantages: one of the completion, or one of each token.
+absl::Status CheckWorth(const ScoredCompletion& scored, const std::string& where) {
+  const int length = scored.completion().token_ids_size();
+  for (const auto& [size, name] : {std::pair(scored.token_rewards_size(), "rewards"),
+                                   std::pair(scored.token_advantages_size(), "advantages")}) {
+    if (size != 0 && size != length) {
+      return InvalidArgument(where, ": ", length, " tokens with ", size, " ", name,
+                             "; there must be one for each token, or none");
+    }
+  }
+  const auto is_finite = [](double value) { return std::isfinite(value); };
+  if (!is_finite(scored.advantage()) ||
+      !std::ranges::all_of(scored.token_advantages(), is_finite)) {
+    return InvalidArgument(where, ": advantage ", scored.advantage(), " is not finite");
+  }
+  if (scored.masked()) return absl::OkStatus();
+  if (!is_finite(scored.reward()) || !std::ranges::all_of(scored.token_rewards(), is_finite)) {
+    return InvalidArgument(where, ": reward ", scored.reward(), " is not finite");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckCompletionArrays(const ScoredCompletion& scored, int64_t vocab_size,
                                    const std::string& where) {
   const Completion& completion = scored.completion();
@@ -97,9 +119,7 @@ absl::Status CheckCompletionArrays(const ScoredCompletion& scored, int64_t vocab
                            ": they were changed or made anew from text on the way");
   }
   TANDEM_RETURN_IF_ERROR(CheckSupport(completion, vocab_size, where));
-  if (!std::isfinite(scored.advantage())) {
-    return InvalidArgument(where, ": advantage ", scored.advantage(), " is not finite");
-  }
+  TANDEM_RETURN_IF_ERROR(CheckWorth(scored, where));
   return CheckSpans(completion, where);
 }
 
@@ -190,11 +210,14 @@ void PlaceCompletion(const ScoredCompletion& scored, const Segment& segment, int
     const int i = static_cast<int>(t - segment.begin);
     micro.loss_mask[t] = 1;
     micro.behaviour_logprobs[t] = completion.behaviour_logprobs(i);
-    micro.advantages[t] = scored.advantage();
+    micro.rewards[t] = scored.token_rewards_size() > 0 ? scored.token_rewards(i) : 0;
+    micro.advantages[t] =
+        scored.token_advantages_size() > 0 ? scored.token_advantages(i) : scored.advantage();
     micro.entropies[t] = completion.entropies(i);
     micro.logprob_second_moments[t] = completion.logprob_second_moments(i);
     micro.completion[t] = number;
   }
+  if (scored.token_rewards_size() == 0) micro.rewards[segment.end - 1] = scored.reward();
   int64_t t = segment.begin;
   for (const auto& span : completion.version_spans()) {
     for (int i = 0; i < span.num_tokens(); ++i) micro.weight_versions[t++] = span.weight_version();
@@ -204,7 +227,7 @@ void PlaceCompletion(const ScoredCompletion& scored, const Segment& segment, int
 }
 
 absl::StatusOr<Microbatch> PackMicrobatch(std::span<const ScoredGroup> groups,
-                                          const std::vector<GroupPart>& parts,
+                                          const std::vector<GroupPart>& parts, int64_t number,
                                           std::vector<CompletionOrigin>& completions) {
   std::vector<GroupTokens> tokens;
   for (const GroupPart& part : parts) {
@@ -223,6 +246,7 @@ absl::StatusOr<Microbatch> PackMicrobatch(std::span<const ScoredGroup> groups,
   const auto length = static_cast<size_t>(micro.row.num_tokens());
   micro.loss_mask.resize(length);
   micro.behaviour_logprobs.resize(length);
+  micro.rewards.resize(length);
   micro.advantages.resize(length);
   micro.entropies.resize(length);
   micro.logprob_second_moments.resize(length);
@@ -233,9 +257,15 @@ absl::StatusOr<Microbatch> PackMicrobatch(std::span<const ScoredGroup> groups,
     const ScoredGroup& group = groups[static_cast<size_t>(part.group)];
     for (const int64_t i : part.completions) {
       const ScoredCompletion& scored = group.completions(static_cast<int>(i));
-      PlaceCompletion(scored, micro.row.segments[static_cast<size_t>(*place++)],
-                      static_cast<int32_t>(completions.size()), micro);
-      completions.push_back({part.group, i, scored.reward()});
+      const Segment& segment = micro.row.segments[static_cast<size_t>(*place++)];
+      PlaceCompletion(scored, segment, static_cast<int32_t>(completions.size()), micro);
+      completions.push_back({.group = part.group,
+                             .completion = i,
+                             .reward = scored.reward(),
+                             .truncated = IsTruncated(scored.completion()),
+                             .microbatch = number,
+                             .begin = segment.begin,
+                             .end = segment.end});
     }
   }
   return micro;
@@ -264,7 +294,9 @@ absl::StatusOr<ExperienceBatch> PackBatch(std::span<const ScoredGroup> groups,
     Minibatch mini{.begin = static_cast<int64_t>(batch.microbatches.size())};
     for (const auto& parts :
          FillRows(groups, begin, next, RowBudget(groups, begin, next, options))) {
-      TANDEM_ASSIGN_OR_RETURN(Microbatch micro, PackMicrobatch(groups, parts, batch.completions));
+      const auto number = static_cast<int64_t>(batch.microbatches.size());
+      TANDEM_ASSIGN_OR_RETURN(Microbatch micro,
+                              PackMicrobatch(groups, parts, number, batch.completions));
       batch.num_trained_tokens += micro.num_trained_tokens;
       batch.microbatches.push_back(std::move(micro));
     }

@@ -20,11 +20,14 @@ class ScoredGroup;
 
 namespace tandem::trainer {
 
-// Where a completion came from, and what it was worth.
+// Where a completion came from, where it is, and what it was worth.
 struct CompletionOrigin {
   int64_t group = 0;       // position in the span that was packed
   int64_t completion = 0;  // position in its group
   double reward = 0;
+  bool truncated = false;      // ended by length: what would have come is unknown
+  int64_t microbatch = 0;      // whose row has it
+  int64_t begin = 0, end = 0;  // tokens of that row
 };
 
 // One row that is scored and differentiated at once. Per-token arrays run in parallel with the row,
@@ -33,6 +36,7 @@ struct Microbatch {
   PackedRow row;
   std::vector<uint8_t> loss_mask;
   std::vector<float> behaviour_logprobs;
+  std::vector<double> rewards;  // that come with the token; mostly the whole one with the last
   std::vector<float> advantages;
   std::vector<float> entropies;               // of the sampling distribution
   std::vector<float> logprob_second_moments;  // of the sampling distribution
@@ -68,8 +72,8 @@ struct PackOptions {
 // Supports (PackedRow) stay in `groups`, which must outlive the batch when there are any.
 //   INVALID_ARGUMENT  (naming group and completion) empty prompt or completion; per-token arrays or
 //                     version spans that do not add up, or versions that fall; ids that do not have
-//                     the hash they were sent with, or outside the vocabulary; an advantage that is
-//                     not finite; the same index twice
+//                     the hash they were sent with, or outside the vocabulary; a reward of a
+//                     completion to train, or an advantage, that is not finite; the same index twice
 //   FAILED_PRECONDITION  no token to train
 absl::StatusOr<ExperienceBatch> PackBatch(std::span<const experience::v1::ScoredGroup> groups,
                                           const PackOptions& options);

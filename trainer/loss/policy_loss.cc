@@ -88,7 +88,14 @@ LossSums SumPolicyLoss(const LossInputs& inputs, const PolicyLossOptions& option
     sums.k2 = Estimate(log_ratio, KlEstimator::kK2).sum();
     sums.k3 = Estimate(log_ratio, KlEstimator::kK3).sum();
   }
+  if (options.entropy_coefficient > 0) {
+    sums.total = sums.total - options.entropy_coefficient * (scale * kept(inputs.entropies)).sum();
+  }
   sums.kl = sums.kl.detach();
+  if (inputs.start_logprobs.defined()) {
+    const at::Tensor log_ratio = (target - kept(inputs.start_logprobs)).detach();
+    sums.proximal_kl = Estimate(-log_ratio, KlEstimator::kK3).sum().item<double>();
+  }
   const at::Tensor r = ratio.detach();
   sums.ratio_sum = at::where(inputs.kept, r, zero).sum();
   sums.ratio_max = at::where(inputs.kept, r, zero).max();

@@ -1,7 +1,7 @@
 // PolicyLoss: the scalar whose gradient changes the weights (stage 7). Element t of every tensor is
 // about token t given those before.
 //
-//   L = sum_t scale_t (policy_t + kl_coefficient KL_t) / denominator
+//   L = sum_t scale_t (policy_t + kl_coefficient KL_t - entropy_coefficient H_t) / denominator
 //
 // common/offpolicy/policy_objective.h computes the value of the policy term and its slope; here
 // they become a tensor with that value and that gradient. `scale` and `denominator` belong to the
@@ -29,10 +29,12 @@ at::Tensor PolicyRatio(const at::Tensor& target_logprobs, const at::Tensor& prox
 at::Tensor ReferenceKl(const at::Tensor& target_logprobs, const at::Tensor& reference_logprobs,
                        const at::Tensor& rho, const PolicyLossOptions& options);
 
-// All [T] float32 but `kept` (bool) and `completion` (int64). Only target_logprobs may carry a
-// gradient.
+// All [T] float32 but `kept` (bool) and `completion` (int64). Only target_logprobs and entropies may
+// carry a gradient.
 struct LossInputs {
   at::Tensor target_logprobs;
+  at::Tensor entropies;       // of the target policy; read with an entropy_coefficient
+  at::Tensor start_logprobs;  // of the weights the step starts from, whatever the loss centres on
   at::Tensor proximal_logprobs;  // of the correction: what the loss is centred on; finite
   at::Tensor weight;             // of the correction
   at::Tensor advantages;
@@ -46,10 +48,14 @@ struct LossInputs {
 // Sums over the kept tokens, before the division. Scalars, [] float32 or float64; only `total`
 // carries a gradient.
 struct LossSums {
-  at::Tensor total;  // policy + kl_coefficient * kl: what backward() is called on
+  // policy + kl_coefficient * kl - entropy_coefficient * entropy: what backward() is called on
+  at::Tensor total;
   at::Tensor policy, kl;
   at::Tensor ratio_sum, ratio_max;
   at::Tensor k1, k2, k3;  // of target against reference, unscaled; 0 without
+  // Of r - 1 - log r, r = target / start: an unbiased estimate of KL(proximal || target) on tokens
+  // of the proximal policy (k3 of Schulman 2020; approx_kl elsewhere). 0 without start_logprobs.
+  double proximal_kl = 0;
   // Tokens where that bound decided the loss (offpolicy::Objective).
   int64_t clip_low = 0, clip_high = 0, dual_clip = 0;
 };

@@ -78,6 +78,7 @@ void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& ent
   row.clip_low = static_cast<double>(sums.clip_low);
   row.clip_high = static_cast<double>(sums.clip_high);
   row.dual_clip = static_cast<double>(sums.dual_clip);
+  row.proximal_kl_sum = sums.proximal_kl;
   row.k1 = value(sums.k1);
   row.k2 = value(sums.k2);
   row.k3 = value(sums.k3);

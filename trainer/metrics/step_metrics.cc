@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/statistics/sample_statistics.h"
-#include "trainer/experience/advantages.h"
+#include "trainer/advantages/group_advantages.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/rewards/rewards.h"
 

@@ -46,6 +46,21 @@ double MeanWeight(const KeptShare& share) {
   return share.num_kept == 0 ? 1 : MeanOver(share.weight_sum, share.num_kept);
 }
 
+void AddCritic(const CriticNumbers& critic, std::vector<std::pair<std::string, double>>& numbers) {
+  const auto add = [&](const char* name, double value) { numbers.emplace_back(name, value); };
+  add("critic/loss", MeanOver(critic.loss_sum, critic.num_tokens));
+  add("critic/clip_share", MeanOver(static_cast<double>(critic.num_clipped), critic.num_tokens));
+  add("critic/value_mean", critic.value_mean);
+  add("critic/target_mean", critic.target_mean);
+  add("critic/explained_variance", critic.explained_variance);
+  add("critic/learning_rate", critic.learning_rate);
+  add("critic/grad_norm", critic.grad_norm);
+  add("critic/num_updates", static_cast<double>(critic.num_updates));
+  add("critic/skipped_updates", static_cast<double>(critic.skipped_updates));
+  add("critic/warms_up", critic.warms_up ? 1 : 0);
+  add("memory/critic_bytes", static_cast<double>(critic.held_bytes));
+}
+
 }  // namespace
 
 void CorrectionNumbers::Add(double raw_weight, double weight) {
@@ -109,10 +124,14 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   add("loss/num_tokens", static_cast<double>(report.num_tokens));
   add("loss/num_row_tokens", static_cast<double>(report.num_row_tokens));
   add("loss/num_updates", static_cast<double>(loss.num_updates));
+  add("loss/kl_stopped", loss.kl_stopped ? 1 : 0);
   if (loss.has_reference) {
     add_token_numbers(/*of_reference=*/true);
     add("kl_reference/reward_penalty", report.kl_penalty);
+    add("kl_reference/coefficient", report.kl_coefficient);
   }
+  if (report.penalty_coefficient > 0) add("loss/penalty_coefficient", report.penalty_coefficient);
+  if (report.critic.has_value()) AddCritic(*report.critic, numbers);
   add("optimizer/learning_rate", report.optimizer.learning_rate);
   add("optimizer/grad_norm", report.optimizer.grad_norm);
   add("optimizer/grad_clipped", report.optimizer.grad_clipped ? 1 : 0);

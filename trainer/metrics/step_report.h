@@ -46,11 +46,13 @@ struct LossNumbers {
   double ratio_sum = 0, ratio_max = 0;
   double clip_low = 0, clip_high = 0, dual_clip = 0;
   double entropy_sum = 0;
+  double proximal_kl_sum = 0;     // LossSums::proximal_kl
   double k1 = 0, k2 = 0, k3 = 0;  // sums; only with a reference policy
   bool has_reference = false;
   int64_t num_tokens = 0;   // in the loss, counted once per update
   double denominator = 0;   // mean over updates
   int64_t num_updates = 0;  // tried
+  bool kl_stopped = false;  // by target_kl, before the step's last update
 };
 
 // The numbers of LossNumbers that are gathered over tokens, each declared here alone: how rows,
@@ -69,6 +71,7 @@ inline constexpr TokenNumber kTokenNumbers[] = {
     {"loss/clip_high_share", &LossNumbers::clip_high},
     {"loss/dual_clip_share", &LossNumbers::dual_clip},
     {"loss/entropy", &LossNumbers::entropy_sum},
+    {"loss/kl_proximal", &LossNumbers::proximal_kl_sum},
     {"kl_reference/k1", &LossNumbers::k1, false, /*needs_reference=*/true},
     {"kl_reference/k2", &LossNumbers::k2, false, /*needs_reference=*/true},
     {"kl_reference/k3", &LossNumbers::k3, false, /*needs_reference=*/true},
@@ -88,6 +91,18 @@ struct HeldMemory {
   std::optional<CudaPeaks> device;
 };
 
+// Of a critic; sums over the tokens of all its updates.
+struct CriticNumbers {
+  double loss_sum = 0;
+  int64_t num_clipped = 0, num_tokens = 0;
+  int64_t num_updates = 0, skipped_updates = 0;
+  double grad_norm = 0, learning_rate = 0;  // of the last update
+  // Over the batch, before the first update.
+  double value_mean = 0, target_mean = 0, explained_variance = 0;
+  bool warms_up = false;   // the policy was not trained
+  int64_t held_bytes = 0;  // of masters, gradients and moments that this rank holds
+};
+
 struct StepTimes {
   double pack_s = 0, proximal_s = 0, update_s = 0;
   double gradient_sum_wait_s = 0;  // of update_s: for other ranks, after the own backward passes
@@ -103,8 +118,10 @@ struct StepReport {
   CorrectionNumbers correction;
   LossNumbers loss;
   OptimizerNumbers optimizer;
+  std::optional<CriticNumbers> critic;
   HeldMemory memory;
-  double advantage_mean = 0, advantage_var = 0;  // over trained completions
+  double kl_coefficient = 0, penalty_coefficient = 0;  // that the step used
+  double advantage_mean = 0, advantage_var = 0;        // over trained completions
   double kl_penalty = 0;  // kl_place reward: cost of a completion before centring, mean
   StepTimes times;
   int64_t num_tokens = 0;      // trained, once each

@@ -32,9 +32,8 @@ absl::StatusOr<std::unique_ptr<PlacedPolicy>> PlacedPolicy::Create(
   });
 }
 
-absl::StatusOr<TokenScores> PlacedPolicy::Score(const PackedRow& row, double temperature,
-                                                bool with_gradient) {
-  absl::StatusOr<TokenScores> scores = policy_->Score(row, temperature, with_gradient);
+absl::StatusOr<TokenScores> PlacedPolicy::Run(const PackedRow& row, const PassOptions& options) {
+  absl::StatusOr<TokenScores> scores = policy_->Run(row, options);
   if (!buckets_.failure().ok()) return buckets_.failure();
   return scores;
 }
@@ -187,6 +186,20 @@ absl::StatusOr<HostTensor> PlacedPolicy::Collect(size_t parameter, const TensorS
   TANDEM_ASSIGN_OR_RETURN(HostTensor tensor, ToHostTensor(spec.name, whole));
   tensor.spec = spec;
   return tensor;
+}
+
+absl::StatusOr<std::unique_ptr<AdamW>> MakeOptimizer(PlacedPolicy& model,
+                                                     const OptimizerOptions& options) {
+  const ParameterBuckets& parts = model.buckets();
+  OwnSlices own = {.slices = parts.own_slices()};
+  if (parts.sharded()) {
+    own.apart = true;
+    own.masters = parts.OwnMasters();
+    own.gradients = parts.OwnGradients();
+  }
+  return CatchTorch("moments of the optimizer", [&] {
+    return std::make_unique<AdamW>(&model.policy().parameters(), options, std::move(own));
+  });
 }
 
 }  // namespace tandem::trainer

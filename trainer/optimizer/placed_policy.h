@@ -16,6 +16,7 @@
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
+#include "trainer/optimizer/optimizer.h"
 #include "trainer/optimizer/parameter_buckets.h"
 #include "trainer/policy/policy.h"
 #include "trainer/ranks/rank_collectives.h"
@@ -43,9 +44,9 @@ class PlacedPolicy {
   ParameterBuckets& buckets() { return buckets_; }
   const ParameterBuckets& buckets() const { return buckets_; }
 
-  // As Policy::Score, with the errors of gathering parameters. A backward pass cannot report an
+  // As Policy::Run, with the errors of gathering parameters. A backward pass cannot report an
   // error: ask buckets().failure() after it.
-  absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);
+  absl::StatusOr<TokenScores> Run(const PackedRow& row, const PassOptions& options);
   // Takes part in the pass of another rank, where this rank has no row of its own. Does nothing
   // with parameters that are not sharded.
   absl::Status RunEmptyPass(Pass pass);
@@ -99,5 +100,10 @@ class PlacedPolicy {
   const std::unique_ptr<Policy> policy_;
   ParameterBuckets buckets_;
 };
+
+// The optimizer of this rank's slices of a trainable model, which must outlive it.
+//   INTERNAL  the device has no memory for the moments
+absl::StatusOr<std::unique_ptr<AdamW>> MakeOptimizer(PlacedPolicy& model,
+                                                     const OptimizerOptions& options);
 
 }  // namespace tandem::trainer

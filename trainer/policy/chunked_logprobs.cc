@@ -60,7 +60,8 @@ at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hi
                                        const LinearLayer& head, const std::vector<int64_t>& tokens,
                                        double temperature, ChosenLogprobs& result,
                                        const at::Tensor& logprobs_grad,
-                                       std::span<const SupportView> support) {
+                                       std::span<const SupportView> support,
+                                       const at::Tensor& entropies_grad) {
   const int64_t num_rows = hidden.size(0);
   at::Tensor hidden_grad = at::empty_like(hidden);
   const bool kept = result.kept_logits.defined();
@@ -70,10 +71,14 @@ at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hi
     const at::Tensor chunk_hidden = hidden.narrow(0, first, rows);
     std::vector<int32_t> ids;
     const auto supports = Unpack(support, first, rows, ids);
+    EntropyGrad entropy;
+    if (entropies_grad.defined()) {
+      entropy = {result.entropies.narrow(0, first, rows), entropies_grad.narrow(0, first, rows)};
+    }
     const at::Tensor logits_grad = ops.LogprobsBackward(
         kept ? result.kept_logits : ops.Logits(head, chunk_hidden), Part(tokens, first, rows),
         temperature, supports, result.lse.narrow(0, first, rows),
-        logprobs_grad.narrow(0, first, rows));
+        logprobs_grad.narrow(0, first, rows), entropy);
     hidden_grad.narrow(0, first, rows).copy_(ops.LinearBackward(head, chunk_hidden, logits_grad));
   }
   result.kept_logits.reset();

@@ -40,12 +40,14 @@ ChosenLogprobs ChosenTokenLogprobs(const LayerOps& ops, const at::Tensor& hidden
                                    double temperature, int64_t max_kept_logits,
                                    std::span<const SupportView> support = {});
 
-// Returns the gradient of `hidden` for that of the log-probs, [R], and adds the head's gradient to
-// its weight_grad. At most once per result: kept logits are overwritten.
+// Returns the gradient of `hidden` for that of the log-probs, [R], and of the entropies, [R] or
+// undefined, and adds the head's gradient to its weight_grad. At most once per result: kept logits
+// are overwritten.
 at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hidden,
                                        const LinearLayer& head, const std::vector<int64_t>& tokens,
                                        double temperature, ChosenLogprobs& result,
                                        const at::Tensor& logprobs_grad,
-                                       std::span<const SupportView> support = {});
+                                       std::span<const SupportView> support = {},
+                                       const at::Tensor& entropies_grad = {});
 
 }  // namespace tandem::trainer

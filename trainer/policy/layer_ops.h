@@ -93,6 +93,12 @@ struct RowLogprobs {
   at::Tensor lse;  // of the tempered logits; for the backward pass
 };
 
+// The gradient by rows' entropies: [R] float32 each, as Logprobs returned the entropies. Undefined
+// tensors: none.
+struct EntropyGrad {
+  at::Tensor entropies, grad;
+};
+
 class LayerOps {
  public:
   virtual ~LayerOps() = default;
@@ -157,11 +163,12 @@ class LayerOps {
   // log softmax(logits / temperature)[tokens]; always fp32.
   virtual RowLogprobs Logprobs(const at::Tensor& logits, std::span<const int64_t> tokens,
                                double temperature, Supports support) const = 0;
-  // Gradient of the logits, for LinearBackward, from that of the log-probs, [R] float32. Consumes
-  // the logits.
+  // Gradient of the logits, for LinearBackward, from that of the log-probs, [R] float32, and of the
+  // entropies. Consumes the logits.
   virtual at::Tensor LogprobsBackward(at::Tensor logits, std::span<const int64_t> tokens,
                                       double temperature, Supports support, const at::Tensor& lse,
-                                      const at::Tensor& logprobs_grad) const = 0;
+                                      const at::Tensor& logprobs_grad,
+                                      const EntropyGrad& entropy = {}) const = 0;
 
   // The master of a parameter as a push sends it to a bf16 server: weight_cast.h, bit for bit.
   virtual at::Tensor CastToBf16(const std::string& name, const at::Tensor& master,

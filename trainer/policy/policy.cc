@@ -69,6 +69,17 @@ at::Tensor SpreadOverRow(const at::Tensor& values, const std::vector<int64_t>& p
   return result;
 }
 
+// The gradients of targets, on the device, from those over the row.
+at::Tensor OfTargets(const at::Tensor& of_row, const std::vector<int64_t>& positions,
+                     at::Device device) {
+  at::Tensor of_targets = at::empty({static_cast<int64_t>(positions.size())});
+  const at::Tensor contiguous = of_row.contiguous();
+  const float* from = contiguous.const_data_ptr<float>();
+  float* to = of_targets.data_ptr<float>();
+  for (size_t i = 0; i < positions.size(); ++i) to[i] = from[positions[i]];
+  return of_targets.to(device);
+}
+
 // The inputs that the kernels of a device take.
 absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype, bool exact) {
   const bool flash = dtype == ComputeDType::kBf16 || exact;
@@ -100,14 +111,19 @@ absl::StatusOr<std::unique_ptr<LayerOps>> MakeOps(const ModelConfig& config, Com
   return MakeDeviceLayerOps(dtype, exact);
 }
 
+// Rows of hidden states, before and after the final norm, [R, E].
+struct FinalRows {
+  at::Tensor hidden;
+  Normed normed;
+};
+
 // Everything one scored row keeps for its backward pass.
 struct ScoreTape {
   PackedRow row;
+  PassOptions options;
   Targets targets;
-  double temperature = 1;
   DecoderTape decoder;
-  at::Tensor final_hidden;  // [R, E] rows that predict targets, before the final norm
-  Normed final_normed;
+  FinalRows predicting, asked;  // the targets, and options.hidden_at
   ChosenLogprobs chosen;
 };
 
@@ -115,7 +131,8 @@ struct ScoreTape {
 // tensors (they add up over rows without a second copy), so the node has no outgoing edges.
 class ScoreNode : public torch::autograd::Node {
  public:
-  using Backward = std::function<void(ScoreTape&, const at::Tensor&)>;
+  // Gradients of the log-probs, entropies and hidden states; undefined where there is none.
+  using Backward = std::function<void(ScoreTape&, torch::autograd::variable_list&)>;
   ScoreNode(std::unique_ptr<ScoreTape> tape, Backward backward)
       : tape_(std::move(tape)), backward_(std::move(backward)) {}
 
@@ -123,9 +140,9 @@ class ScoreNode : public torch::autograd::Node {
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
     TORCH_CHECK(tape_ != nullptr, "the log-probs of a row can be differentiated only once");
-    if (grads[0].defined()) {
+    if (std::ranges::any_of(grads, [](const at::Tensor& grad) { return grad.defined(); })) {
       const at::NoGradGuard no_grad;
-      backward_(*tape_, grads[0].contiguous());
+      backward_(*tape_, grads);
     }
     tape_.reset();
     return {};
@@ -181,10 +198,13 @@ struct Policy::Impl {
     return ops->CastToBf16(parameter.name, parameter.master.detach(), rounding);
   }
   void PrepareGrads();
-  std::unique_ptr<ScoreTape> Forward(const PackedRow& row, Targets targets, double temperature,
-                                     bool with_gradient);
-  void Backward(ScoreTape& tape, const at::Tensor& logprobs_grad);
-  void AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& logprobs);
+  FinalRows TakeFinal(const at::Tensor& hidden, std::span<const int64_t> rows) const;
+  std::unique_ptr<ScoreTape> Forward(const PackedRow& row, Targets targets,
+                                     const PassOptions& options);
+  at::Tensor LogprobsBackward(ScoreTape& tape, const at::Tensor& logprobs_grad,
+                              const at::Tensor& entropies_grad) const;
+  void Backward(ScoreTape& tape, torch::autograd::variable_list& grads);
+  void AttachBackward(std::unique_ptr<ScoreTape> tape, TokenScores& scores);
 };
 
 // ModelTensors, which made the parameters, has every name that is bound.
@@ -308,53 +328,83 @@ void Policy::Impl::PrepareGrads() {
   for (const Use& use : uses) *use.grad = parameters[use.parameter].master.grad();
 }
 
+FinalRows Policy::Impl::TakeFinal(const at::Tensor& hidden, std::span<const int64_t> rows) const {
+  FinalRows final{.hidden = ops->TakeRows(hidden, rows)};
+  final.normed = ops->RmsNorm(weights.final_norm, final.hidden, config.rms_norm_eps);
+  return final;
+}
+
 std::unique_ptr<ScoreTape> Policy::Impl::Forward(const PackedRow& row, Targets targets,
-                                                 double temperature, bool with_gradient) {
+                                                 const PassOptions& options) {
   auto tape = std::make_unique<ScoreTape>();
   tape->targets = std::move(targets);
-  tape->temperature = temperature;
-  if (with_gradient) tape->row = row;
+  tape->options = options;
+  if (options.with_gradient) tape->row = row;
   tape->decoder.inputs_only = checkpoint_activations;
   const at::Tensor hidden = DecoderForward(
-      *ops, weights, row, with_gradient ? &tape->decoder : nullptr, Layers(Pass::kForward));
+      *ops, weights, row, options.with_gradient ? &tape->decoder : nullptr, Layers(Pass::kForward));
   BeginStage(Pass::kForward, 0);
-  tape->final_hidden = ops->TakeRows(hidden, tape->targets.sources);
-  tape->final_normed = ops->RmsNorm(weights.final_norm, tape->final_hidden, config.rms_norm_eps);
-  tape->chosen =
-      ChosenTokenLogprobs(*ops, tape->final_normed.value, weights.head, tape->targets.tokens,
-                          temperature, with_gradient ? kMaxKeptLogits : 0, tape->targets.support);
+  if (!tape->targets.positions.empty()) {
+    tape->predicting = TakeFinal(hidden, tape->targets.sources);
+    tape->chosen = ChosenTokenLogprobs(
+        *ops, tape->predicting.normed.value, weights.head, tape->targets.tokens,
+        options.temperature, options.with_gradient ? kMaxKeptLogits : 0, tape->targets.support);
+  }
+  if (!options.hidden_at.empty()) tape->asked = TakeFinal(hidden, options.hidden_at);
   EndStage(Pass::kForward, 0);
   return tape;
 }
 
-void Policy::Impl::Backward(ScoreTape& tape, const at::Tensor& logprobs_grad) {
-  PrepareGrads();
-  at::Tensor target_grad = at::empty({tape.chosen.logprobs.numel()});
-  const float* from = logprobs_grad.const_data_ptr<float>();
-  float* to = target_grad.data_ptr<float>();
-  for (size_t i = 0; i < tape.targets.positions.size(); ++i) {
-    to[i] = from[tape.targets.positions[i]];
-  }
-  BeginStage(Pass::kBackward, 0);
-  const at::Tensor normed_grad = ChosenTokenLogprobsBackward(
-      *ops, tape.final_normed.value, weights.head, tape.targets.tokens, tape.temperature,
-      tape.chosen, target_grad.to(ops->device()), tape.targets.support);
-  at::Tensor final_grad;
-  ops->RmsNormBackward(weights.final_norm, tape.final_hidden, tape.final_normed.rstd, normed_grad,
-                       final_grad);
-  EndStage(Pass::kBackward, 0);
-  DecoderBackward(*ops, weights, tape.row, tape.decoder,
-                  ops->SpreadRows(final_grad, tape.targets.sources, tape.row.num_tokens()),
-                  Layers(Pass::kBackward));
+// The gradient of the normed rows that predict targets.
+at::Tensor Policy::Impl::LogprobsBackward(ScoreTape& tape, const at::Tensor& logprobs_grad,
+                                          const at::Tensor& entropies_grad) const {
+  const std::vector<int64_t>& positions = tape.targets.positions;
+  const auto of_targets = [&](const at::Tensor& of_row) {
+    return OfTargets(of_row, positions, ops->device());
+  };
+  return ChosenTokenLogprobsBackward(
+      *ops, tape.predicting.normed.value, weights.head, tape.targets.tokens,
+      tape.options.temperature, tape.chosen,
+      logprobs_grad.defined() ? of_targets(logprobs_grad) : at::zeros_like(tape.chosen.logprobs),
+      tape.targets.support, entropies_grad.defined() ? of_targets(entropies_grad) : at::Tensor());
 }
 
-void Policy::Impl::AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& logprobs) {
+void Policy::Impl::Backward(ScoreTape& tape, torch::autograd::variable_list& grads) {
+  PrepareGrads();
+  const int64_t num_tokens = tape.row.num_tokens();
+  at::Tensor hidden_grad;
+  const auto add = [&](const FinalRows& rows, std::span<const int64_t> places,
+                       const at::Tensor& normed_grad) {
+    at::Tensor of_rows;
+    ops->RmsNormBackward(weights.final_norm, rows.hidden, rows.normed.rstd, normed_grad, of_rows);
+    const at::Tensor spread = ops->SpreadRows(of_rows, places, num_tokens);
+    hidden_grad = hidden_grad.defined() ? hidden_grad.add_(spread) : spread;
+  };
+  BeginStage(Pass::kBackward, 0);
+  if (grads[0].defined() || grads[1].defined()) {
+    add(tape.predicting, tape.targets.sources, LogprobsBackward(tape, grads[0], grads[1]));
+  }
+  if (grads[2].defined()) add(tape.asked, tape.options.hidden_at, grads[2].contiguous());
+  EndStage(Pass::kBackward, 0);
+  DecoderBackward(*ops, weights, tape.row, tape.decoder, hidden_grad, Layers(Pass::kBackward));
+}
+
+void Policy::Impl::AttachBackward(std::unique_ptr<ScoreTape> tape, TokenScores& scores) {
+  const PassOptions options = tape->options;
   const std::shared_ptr<ScoreNode> node(
-      new ScoreNode(std::move(tape),
-                    [this](ScoreTape& t, const at::Tensor& grad) { Backward(t, grad); }),
+      new ScoreNode(std::move(tape), [this](ScoreTape& t, auto& grads) { Backward(t, grads); }),
       torch::autograd::deleteNode);
-  node->add_input_metadata(logprobs);
-  torch::autograd::impl::set_gradient_edge(logprobs, {node, 0});
+  const auto attach = [&](at::Tensor& result, bool has_gradient) {
+    // An input that nobody differentiates keeps its number.
+    node->add_input_metadata(result.defined() ? result : at::zeros({}));
+    if (result.defined() && has_gradient) {
+      const auto number = static_cast<uint32_t>(node->num_inputs() - 1);
+      torch::autograd::impl::set_gradient_edge(result, {node, number});
+    }
+  };
+  attach(scores.logprobs, true);
+  attach(scores.entropies, options.entropy_gradient);
+  attach(scores.hidden, true);
 }
 
 absl::StatusOr<at::Tensor> AsMaster(const HostTensor& tensor) {
@@ -414,22 +464,25 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config
   return policy;
 }
 
-absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperature,
-                                          bool with_gradient) {
-  TANDEM_CHECK(temperature > 0);
-  TANDEM_CHECK(!with_gradient || impl_->trainable);
+absl::StatusOr<TokenScores> Policy::Run(const PackedRow& row, const PassOptions& options) {
+  TANDEM_CHECK(options.temperature > 0);
+  TANDEM_CHECK(!options.with_gradient || impl_->trainable);
   TANDEM_ASSIGN_OR_RETURN(Targets targets, FindTargets(row, impl_->config.vocab_size));
+  if (!options.logprobs) targets = {};
   const int64_t num_tokens = row.num_tokens();
   return CatchTorch(absl::StrCat("scoring a row of ", num_tokens, " tokens"), [&] {
     const at::NoGradGuard no_grad;
-    if (targets.positions.empty()) {
-      return TokenScores{at::zeros({num_tokens}), at::zeros({num_tokens})};
+    TokenScores scores;
+    if (options.logprobs) scores = {at::zeros({num_tokens}), at::zeros({num_tokens}), {}};
+    if (targets.positions.empty() && options.hidden_at.empty()) return scores;
+    std::unique_ptr<ScoreTape> tape = impl_->Forward(row, std::move(targets), options);
+    const std::vector<int64_t>& positions = tape->targets.positions;
+    if (!positions.empty()) {
+      scores.logprobs = SpreadOverRow(tape->chosen.logprobs, positions, num_tokens);
+      scores.entropies = SpreadOverRow(tape->chosen.entropies, positions, num_tokens);
     }
-    std::unique_ptr<ScoreTape> tape =
-        impl_->Forward(row, std::move(targets), temperature, with_gradient);
-    TokenScores scores{SpreadOverRow(tape->chosen.logprobs, tape->targets.positions, num_tokens),
-                       SpreadOverRow(tape->chosen.entropies, tape->targets.positions, num_tokens)};
-    if (with_gradient) impl_->AttachBackward(std::move(tape), scores.logprobs);
+    if (!options.hidden_at.empty()) scores.hidden = tape->asked.normed.value.clone();
+    if (options.with_gradient) impl_->AttachBackward(std::move(tape), scores);
     return scores;
   });
 }

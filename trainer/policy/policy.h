@@ -36,7 +36,19 @@ absl::StatusOr<at::Tensor> AsMaster(const HostTensor& tensor);
 // are 0.
 struct TokenScores {
   at::Tensor logprobs;   // [T] float32, tempered; has a gradient after Score(.., true)
-  at::Tensor entropies;  // [T] float32, detached
+  at::Tensor entropies;  // [T] float32; has a gradient where PassOptions asks for it
+  // [R, E] float32 on the policy's device: the final normed hidden states at PassOptions::hidden_at,
+  // for a head on top (trainer/critic/score_head.h). Has a gradient like the log-probs.
+  at::Tensor hidden;
+};
+
+// What one pass over a row is asked for.
+struct PassOptions {
+  double temperature = 1;
+  bool with_gradient = false;
+  bool logprobs = true;                 // false: of a model that is a trunk only
+  bool entropy_gradient = false;        // with_gradient, of the entropies too
+  std::vector<int64_t> hidden_at = {};  // tokens of the row, in any order and repeated
 };
 
 // A pass goes through the parts of the model, called its stages: forward from the embedding to the
@@ -84,7 +96,12 @@ class Policy {
   // to the masters' grad(), once per result, and the policy must outlive it.
   //   INVALID_ARGUMENT  an id outside the vocabulary; a target with nothing before it
   //   INTERNAL          a kernel failed (message from LibTorch)
-  absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);
+  absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient) {
+    return Run(row, {.temperature = temperature, .with_gradient = with_gradient});
+  }
+  // The same for whatever one pass can give. backward() of all results that have a gradient must be
+  // called at once. Without log-probs, those and the entropies are undefined.
+  absl::StatusOr<TokenScores> Run(const PackedRow& row, const PassOptions& options);
 
   // From now on a pass with a gradient keeps only the input of each layer, and its backward pass
   // computes the rest again, bit for bit (activation checkpointing, Chen et al. 2016): about a

@@ -38,7 +38,7 @@ class CommandFollower {
       case Command::kRead:
         return Read(command.read().set(), command.read().tensor());
       case Command::kRestore:
-        return Restore(command.restore().num_updates());
+        return Restore(command.restore());
       case Command::kDrop:
         sets_.erase(command.drop().set());
         return absl::OkStatus();
@@ -102,9 +102,10 @@ class CommandFollower {
     return found->second.tensors[static_cast<size_t>(tensor)].read().status();
   }
 
-  absl::Status Restore(int64_t num_updates) {
+  absl::Status Restore(const ranks::v1::Restore& restore) {
     TANDEM_ASSIGN_OR_RETURN(LearnerState state, own_.Save());
-    state.num_updates = num_updates;
+    state.num_updates = restore.num_updates();
+    state.numbers = {restore.numbers().begin(), restore.numbers().end()};
     for (std::vector<TensorSource>* const sources : {&state.weights, &state.optimizer}) {
       for (TensorSource& source : *sources) {
         source.read = [this, spec = source.spec] { return Receive(spec); };

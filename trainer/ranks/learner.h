@@ -39,6 +39,7 @@ struct LearnerState {
   std::vector<TensorSource> weights;    // F32 masters, Hugging Face names
   std::vector<TensorSource> optimizer;  // moments in F32, by names of their own
   int64_t num_updates = 0;
+  std::map<std::string, double> numbers = {};  // TrainStep::numbers
 };
 
 // The weights under which completions are scored: the live masters or kept ones, and with `as_bf16`

@@ -156,6 +156,8 @@ class RemoteLearner : public Learner {
     TANDEM_RETURN_IF_ERROR(own_->Restore(state));
     Command command;
     command.mutable_restore()->set_num_updates(state.num_updates);
+    command.mutable_restore()->mutable_numbers()->insert(state.numbers.begin(),
+                                                         state.numbers.end());
     TANDEM_RETURN_IF_ERROR(Send(command));
     TANDEM_ASSIGN_OR_RETURN(const LearnerState saved, own_->Save());
     TANDEM_RETURN_IF_ERROR(

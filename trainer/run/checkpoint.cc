@@ -46,7 +46,8 @@ std::string StateJson(const Checkpoint& checkpoint) {
                       {"model_config_digest", checkpoint.identity.model_config_digest},
                       {"tokenizer_hash", checkpoint.identity.tokenizer_hash},
                       {"start_digest", checkpoint.identity.start_digest},
-                      {"num_updates", checkpoint.learner.num_updates}};
+                      {"num_updates", checkpoint.learner.num_updates},
+                      {"numbers", checkpoint.learner.numbers}};
   return state.dump(1) + "\n";
 }
 
@@ -187,6 +188,7 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
   checkpoint.identity = {state.value("model_config_digest", ""), state.value("tokenizer_hash", ""),
                          state.value("start_digest", "")};
   checkpoint.learner.num_updates = state.value("num_updates", int64_t{-1});
+  checkpoint.learner.numbers = state.value("numbers", std::map<std::string, double>());
   if (checkpoint.step < 0 || checkpoint.next_group_step < 0 || checkpoint.learner.num_updates < 0 ||
       checkpoint.order.prompts_per_step < 0) {
     return DataLoss(path, "/", kState, " lacks a field");

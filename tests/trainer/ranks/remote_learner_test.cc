@@ -84,6 +84,7 @@ class JournalLearner : public Learner {
   }
   absl::Status Restore(const LearnerState& state) override {
     std::string line = absl::StrCat("restore ", state.num_updates);
+    for (const auto& [name, value] : state.numbers) absl::StrAppend(&line, " ", name, "=", value);
     for (const auto* sources : {&state.weights, &state.optimizer}) {
       for (const TensorSource& source : *sources) {
         const auto tensor = source.read();
@@ -222,11 +223,12 @@ TEST(RemoteLearner, AllRanksRestoreTheTensorsThatRank0Has) {
   OnRanks(3, false, &journal, [](Learner& all) {
     const LearnerState state = {{Present(SavedTensor("weight", 5))},
                                 {Present(SavedTensor("moment", 6))},
-                                /*num_updates=*/12};
+                                /*num_updates=*/12,
+                                {{"beta", 0.25}}};
     EXPECT_THAT(all.Restore(state), IsOk());
   });
   for (const int rank : {0, 1, 2}) {
-    EXPECT_THAT(journal.Read(rank), ElementsAre("restore 12 weight=5 moment=6"));
+    EXPECT_THAT(journal.Read(rank), ElementsAre("restore 12 beta=0.25 weight=5 moment=6"));
   }
 }
 

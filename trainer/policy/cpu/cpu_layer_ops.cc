@@ -84,6 +84,36 @@ void SoftmaxOver(float* logits, int64_t count, std::span<const int32_t> ids,
   for (size_t i = 0; i < ids.size(); ++i) logits[ids[i]] = values[i];
 }
 
+// d H / d logit_v = -p_v (log p_v + H) / temperature, added to the gradient of the log-prob; `slope`
+// is the gradient by H, over the temperature. A logit of -inf has p = 0 and no gradient.
+struct RowEntropy {
+  float entropy, slope;
+  float GradOf(float p, float log_p) const {
+    return -slope * p * ((log_p < -87.0f ? -87.0f : log_p) + entropy);
+  }
+};
+
+TANDEM_VECTOR_CLONES
+void ScaledSoftmaxAndEntropy(float* logits, int64_t count, float inverse_temperature, float lse,
+                             float scale, RowEntropy of_row) {
+#pragma omp simd
+  for (int64_t v = 0; v < count; ++v) {
+    const float log_p = logits[v] * inverse_temperature - lse, p = VectorExp(log_p);
+    logits[v] = scale * p + of_row.GradOf(p, log_p);
+  }
+}
+
+void SoftmaxAndEntropyOver(float* logits, int64_t count, std::span<const int32_t> ids,
+                           float inverse_temperature, float lse, float scale, RowEntropy of_row) {
+  std::vector<float> values;
+  for (const int32_t id : ids) {
+    const float log_p = logits[id] * inverse_temperature - lse, p = std::exp(log_p);
+    values.push_back(scale * p + of_row.GradOf(p, log_p));
+  }
+  std::fill_n(logits, count, 0.0f);
+  for (size_t i = 0; i < ids.size(); ++i) logits[ids[i]] = values[i];
+}
+
 // As the server divides: in fp32.
 float InverseTemperature(double temperature) { return 1.0f / static_cast<float>(temperature); }
 
@@ -310,7 +340,8 @@ RowLogprobs CpuLayerOps::Logprobs(const at::Tensor& logits, std::span<const int6
 at::Tensor CpuLayerOps::LogprobsBackward(at::Tensor logits, std::span<const int64_t> tokens,
                                          double temperature, Supports support,
                                          const at::Tensor& lse,
-                                         const at::Tensor& logprobs_grad) const {
+                                         const at::Tensor& logprobs_grad,
+                                         const EntropyGrad& entropy) const {
   const int64_t vocabulary = logits.size(1);
   const float inverse_temperature = InverseTemperature(temperature);
   const float *grad = Data(logprobs_grad), *of_rows = Data(lse);
@@ -319,7 +350,16 @@ at::Tensor CpuLayerOps::LogprobsBackward(at::Tensor logits, std::span<const int6
     for (int64_t r = begin; r < end; ++r) {
       const float scale = grad[r] * inverse_temperature;
       float* row = data + r * vocabulary;
-      if (HasSupport(support, r)) {
+      if (entropy.grad.defined()) {
+        const RowEntropy of_row = {Data(entropy.entropies)[r],
+                                   Data(entropy.grad)[r] * inverse_temperature};
+        if (HasSupport(support, r)) {
+          SoftmaxAndEntropyOver(row, vocabulary, support[r], inverse_temperature, of_rows[r],
+                                -scale, of_row);
+        } else {
+          ScaledSoftmaxAndEntropy(row, vocabulary, inverse_temperature, of_rows[r], -scale, of_row);
+        }
+      } else if (HasSupport(support, r)) {
         SoftmaxOver(row, vocabulary, support[r], inverse_temperature, of_rows[r], -scale);
       } else {
         ScaledSoftmax(row, vocabulary, inverse_temperature, of_rows[r], -scale);

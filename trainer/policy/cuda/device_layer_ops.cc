@@ -321,12 +321,18 @@ RowLogprobs DeviceLayerOps::Logprobs(const at::Tensor& logits, std::span<const i
 at::Tensor DeviceLayerOps::LogprobsBackward(at::Tensor logits, std::span<const int64_t> tokens,
                                             double temperature, Supports support,
                                             const at::Tensor& lse,
-                                            const at::Tensor& logprobs_grad) const {
+                                            const at::Tensor& logprobs_grad,
+                                            const EntropyGrad& entropy) const {
+  const auto numbers = [](const at::Tensor& x) {
+    return x.defined() ? x.const_data_ptr<float>() : nullptr;
+  };
   const Rows rows = UploadRows(tokens, support);
   at::Tensor grad = type_ == at::kFloat ? logits : at::empty(logits.sizes(), On(type_));
   cuda::RunTokenLogprobsBackward({.of = LogitRowsOf(logits, rows, temperature),
                                   .lse = lse.const_data_ptr<float>(),
                                   .logprobs_grad = logprobs_grad.const_data_ptr<float>(),
+                                  .entropies = numbers(entropy.entropies),
+                                  .entropies_grad = numbers(entropy.grad),
                                   .logits_grad = grad.data_ptr(),
                                   .element = ElementOf(grad)},
                                  CurrentStream());

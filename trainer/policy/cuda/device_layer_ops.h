@@ -66,7 +66,8 @@ class DeviceLayerOps : public LayerOps {
                        double temperature, Supports support) const override;
   at::Tensor LogprobsBackward(at::Tensor logits, std::span<const int64_t> tokens,
                               double temperature, Supports support, const at::Tensor& lse,
-                              const at::Tensor& logprobs_grad) const override;
+                              const at::Tensor& logprobs_grad,
+                              const EntropyGrad& entropy) const override;
   at::Tensor CastToBf16(const std::string& name, const at::Tensor& master,
                         Rounding rounding) const override;
 

@@ -140,10 +140,13 @@ constexpr int kGradPieces = 4;
 // What a row's logits have in common.
 struct RowGrad {
   float scale, inverse_temperature, lse;
+  float entropy, entropy_slope;  // 0, 0 without a gradient by the entropy
   int64_t token;
   __device__ float Of(float logit, int64_t id) const {
-    const float p = expf(fmaf(logit, inverse_temperature, -lse));
-    return scale * ((id == token ? 1.0f : 0.0f) - p);
+    const float log_p = fmaf(logit, inverse_temperature, -lse), p = expf(log_p);
+    const float of_logprob = scale * ((id == token ? 1.0f : 0.0f) - p);
+    if (entropy_slope == 0) return of_logprob;
+    return of_logprob - entropy_slope * p * (fmaxf(log_p, -87.0f) + entropy);
   }
 };
 
@@ -168,8 +171,13 @@ __global__ void __launch_bounds__(kGradThreads) GradKernel(TokenLogprobsBackward
   const float* logits = task.of.logits + row * vocabulary;
   T* out = static_cast<T*>(task.logits_grad) + row * vocabulary;
   const float inverse_temperature = task.of.inverse_temperature;
-  const RowGrad grad = {task.logprobs_grad[row] * inverse_temperature, inverse_temperature,
-                        task.lse[row], task.of.tokens[row]};
+  const bool of_entropy = task.entropies_grad != nullptr;
+  const RowGrad grad = {task.logprobs_grad[row] * inverse_temperature,
+                        inverse_temperature,
+                        task.lse[row],
+                        of_entropy ? task.entropies[row] : 0,
+                        of_entropy ? task.entropies_grad[row] * inverse_temperature : 0,
+                        task.of.tokens[row]};
   const Support support = SupportOf(task.of, row);
   const int64_t first =
       (static_cast<int64_t>(blockIdx.y) * kGradPieces * kGradThreads + threadIdx.x) * 8;

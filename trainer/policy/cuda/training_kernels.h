@@ -124,12 +124,15 @@ void RunTokenLogprobs(const TokenLogprobs& task, Stream stream);
 // row makes all three numbers NaN; a draw refuses such a row.
 void RunExactLogprobs(const TokenLogprobs& task, Stream stream);
 
-// logits_grad[r, v] = logprobs_grad[r] inverse_temperature ([v = token] - p_v), 0 outside the
-// support.
+// logits_grad[r, v] = inverse_temperature (logprobs_grad[r] ([v = token] - p_v)
+//                     - entropies_grad[r] p_v (log p_v + entropies[r])), 0 outside the support.
 struct TokenLogprobsBackward {
   LogitRows of;
   const float* lse = nullptr;            // [R] as RunTokenLogprobs computed it
   const float* logprobs_grad = nullptr;  // [R]
+  // [R], both or neither; null: no gradient by entropies.
+  const float* entropies = nullptr;
+  const float* entropies_grad = nullptr;
   void* logits_grad = nullptr;           // [R, V]; may be the logits where it is fp32
   Element element = Element::kFp32;
 };

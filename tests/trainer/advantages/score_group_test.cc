@@ -1,4 +1,4 @@
-#include "trainer/experience/advantages.h"
+#include "trainer/advantages/group_advantages.h"
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,8 @@ std::unique_ptr<RewardFunction> Rewards(TruncatedPolicy truncated) {
 }
 
 void Score(TruncatedPolicy truncated, ScoredGroup* group) {
-  ScoreGroup(Rewards(truncated)->Score(MakeRewardInputs(*group)), {}, group);
+  EXPECT_THAT(ScoreGroup(Rewards(truncated)->Score(MakeRewardInputs(*group)), {}, {}, group),
+              IsOk());
 }
 
 TEST(Bug37AdvantageBeforeFiltering, AMaskedMemberDoesNotMoveTheGroupsMean) {
@@ -44,8 +45,9 @@ TEST(Bug37AdvantageBeforeFiltering, AMaskedMemberDoesNotMoveTheGroupsMean) {
   ScoredGroup without = Group({"12", "3"});
   const AdvantageOptions mean_only = {.kind = AdvantageKind::kMeanOnly};
   const auto rewards = Rewards(TruncatedPolicy::kMask);
-  ScoreGroup(rewards->Score(MakeRewardInputs(with)), mean_only, &with);
-  ScoreGroup(rewards->Score(MakeRewardInputs(without)), mean_only, &without);
+  EXPECT_THAT(ScoreGroup(rewards->Score(MakeRewardInputs(with)), {}, mean_only, &with), IsOk());
+  EXPECT_THAT(ScoreGroup(rewards->Score(MakeRewardInputs(without)), {}, mean_only, &without),
+              IsOk());
   EXPECT_FLOAT_EQ(with.completions(0).advantage(), 0.5f);
   EXPECT_FLOAT_EQ(with.completions(1).advantage(), -0.5f);
   EXPECT_FLOAT_EQ(with.completions(0).advantage(), without.completions(0).advantage());

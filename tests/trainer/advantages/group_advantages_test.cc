@@ -1,4 +1,4 @@
-#include "trainer/experience/advantages.h"
+#include "trainer/advantages/group_advantages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using ::testing::FloatEq;
 using ::testing::FloatNear;
 
 std::vector<float> Advantages(std::vector<double> rewards, const AdvantageOptions& options = {}) {
-  return ComputeAdvantages(rewards, options);
+  return ComputeAdvantages({.rewards = std::move(rewards)}, options);
 }
 
 AdvantageOptions Exact(StdConvention convention) {
@@ -96,6 +96,16 @@ TEST(Advantages, LeaveOneOutSubtractsTheMeanOfTheOthers) {
   // 1 - (2+6)/2, 2 - (1+6)/2, 6 - (1+2)/2
   EXPECT_THAT(Advantages({1, 2, 6}, {.kind = AdvantageKind::kLeaveOneOut}),
               ElementsAre(FloatEq(-3), FloatEq(-1.5f), FloatEq(4.5f)));
+}
+
+// Advantages with centred costs taken off, as SetBatchAdvantages does with kl_place reward.
+std::vector<float> ChargedAdvantages(const std::vector<double>& rewards,
+                                     const std::vector<double>& costs,
+                                     const AdvantageOptions& options) {
+  std::vector<float> advantages = Advantages(rewards, options);
+  const std::vector<float> charges = CentredCosts(costs, options.kind);
+  for (size_t i = 0; i < advantages.size(); ++i) advantages[i] -= charges[i];
+  return advantages;
 }
 
 // Rewards 1 and 0: (R - 1/2) / 0.7071; costs 0.3 and 0.1 are 0.1 above and below their mean.
