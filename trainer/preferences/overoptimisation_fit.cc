@@ -1,5 +1,6 @@
 #include "trainer/preferences/overoptimisation_fit.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -16,9 +17,10 @@ double PenaltyTerm(OveroptimisationLaw law, double d) {
 }
 
 double PeakDistance(OveroptimisationLaw law, double alpha, double beta) {
-  if (law == OveroptimisationLaw::kBestOfN && alpha <= 0) return 0;
-  if (beta <= 0) return std::numeric_limits<double>::infinity();
-  return law == OveroptimisationLaw::kBestOfN ? alpha / (2 * beta) : std::exp(alpha / beta - 1);
+  if (beta < 0 || (beta == 0 && alpha > 0)) return std::numeric_limits<double>::infinity();
+  if (beta == 0) return 0;
+  return law == OveroptimisationLaw::kBestOfN ? std::max(0.0, alpha / (2 * beta))
+                                              : std::exp(alpha / beta - 1);
 }
 
 absl::Status CheckPoints(std::span<const double> kl_nats, std::span<const double> rewards) {

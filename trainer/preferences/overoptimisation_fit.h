@@ -22,8 +22,8 @@ struct OveroptimisationFit {
   double alpha = 0, beta = 0;
   double alpha_error = 0, beta_error = 0;  // standard errors, with n - 2 degrees of freedom
   double residual_squares = 0;             // sum of squares
-  // The d at which the gold reward is largest: alpha / (2 beta), or exp(alpha / beta - 1). Infinite
-  // if beta is not positive, 0 if the reward falls from the start.
+  // The d >= 0 at which the gold reward is largest: alpha / (2 beta), or exp(alpha / beta - 1).
+  // Infinite if the reward rises without end.
   double peak_distance = 0;
 };
 

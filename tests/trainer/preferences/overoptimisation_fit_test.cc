@@ -55,6 +55,13 @@ TEST(FitOveroptimisation, HasNoPeakWhereTheRewardOnlyRises) {
   EXPECT_TRUE(std::isinf(fit->peak_distance));
 }
 
+TEST(FitOveroptimisation, PeaksAtTheStartWhereTheRewardOnlyFalls) {
+  const auto fit = FitOveroptimisation(Law::kBestOfN, kKl, Numbers{0, -1.1, -2.4, -3.9, -5.6});
+  ASSERT_THAT(fit, IsOk());
+  EXPECT_GT(fit->beta, 0);
+  EXPECT_EQ(fit->peak_distance, 0);
+}
+
 TEST(FitOveroptimisation, RefusesWhatCannotBeFitted) {
   const auto refused = [](const Numbers& kl, const Numbers& rewards, const char* message) {
     EXPECT_THAT(FitOveroptimisation(Law::kReinforcement, kl, rewards),
