@@ -43,7 +43,7 @@ TEST(KtoLoss, WeighsDesirableAndUndesirableCompletions) {
   EXPECT_NEAR(weighted.slope[1], 0.5 * plain.slope[1], 1e-12);
 }
 
-TEST(KtoLoss, HasNoGradientThroughTheReferencePoint) {
+TEST(KtoLoss, Bug64HasNoGradientThroughTheReferencePoint) {
   // With equal weights the two derivatives by z0 would cancel here.
   const PreferenceLossOptions options{
       .kind = PreferenceLossKind::kKto, .beta = 0.5, .undesirable_weight = 3};
@@ -63,7 +63,7 @@ TEST(KtoLoss, HasNoGradientThroughTheReferencePoint) {
   }
 }
 
-TEST(KtoReferencePoint, IsTheMeanLogRatioAndNeverNegative) {
+TEST(KtoReferencePoint, Bug64IsTheMeanLogRatioAndNeverNegative) {
   EXPECT_EQ(KtoReferencePoint(6, 4), 1.5);
   EXPECT_EQ(KtoReferencePoint(-6, 4), 0);
   EXPECT_EQ(KtoReferencePoint(0, 0), 0);
