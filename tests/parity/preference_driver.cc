@@ -8,6 +8,8 @@
 //    "desirable": true}], "mismatched": [{"logprobs": [..], "reference": [..]}]}
 //   {"kind": "reward", "options": YAML of RewardModelLossOptions, "chosen": [..],
 //    "rejected": [..], "margins": [..]}
+//   {"kind": "data", "path": FILE, "tokenizer": DIR}    ReadPreferenceData; writes the pairs
+//   {"kind": "parquet", "path": FILE}                   ReadParquetAsJsonLines; writes the rows
 //
 // and writes the mean loss and its gradient by every input that has one to stdout.
 #include <nlohmann/json.hpp>
@@ -17,11 +19,15 @@
 #include <cstdio>
 #include <iostream>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "common/base/status_macros.h"
 #include "common/options/options.h"
+#include "common/parquet/parquet_rows.h"
+#include "common/tokenizer/tokenizer.h"
+#include "trainer/preferences/preference_data.h"
 #include "trainer/preferences/preference_loss.h"
 #include "trainer/preferences/reward_model_loss.h"
 
@@ -145,7 +151,28 @@ absl::StatusOr<json> Reward(const json& input) {
               {"rejected_gradient", loss.rejected_slope}};
 }
 
+absl::StatusOr<json> Data(const json& input) {
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(input["tokenizer"]));
+  TANDEM_ASSIGN_OR_RETURN(const PreferenceData data,
+                          ReadPreferenceData(input["path"], {}, *tokenizer, /*end_token=*/2, 4096));
+  json out = json::array();
+  for (const PreferencePair& pair : data.pairs) {
+    out.push_back({pair.prompt, pair.chosen, pair.rejected, pair.margin.value_or(0)});
+  }
+  return out;
+}
+
+absl::StatusOr<json> Parquet(const json& input) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string lines, ReadParquetAsJsonLines(input["path"]));
+  json out = json::array();
+  std::istringstream stream(lines);
+  for (std::string line; std::getline(stream, line);) out.push_back(json::parse(line));
+  return out;
+}
+
 absl::StatusOr<json> Evaluate(const json& input) {
+  if (input["kind"] == "data") return Data(input);
+  if (input["kind"] == "parquet") return Parquet(input);
   if (input["kind"] == "kto") return Kto(input);
   return input["kind"] == "reward" ? Reward(input) : Pairs(input);
 }

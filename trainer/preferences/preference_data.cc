@@ -15,6 +15,7 @@
 #include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/parquet/parquet_rows.h"
 #include "common/weights/digest.h"
 #include "trainer/preferences/preference_rows.h"
 
@@ -200,7 +201,9 @@ absl::StatusOr<PreferenceData> ReadPreferenceData(const std::string& path,
     return InvalidArgument("max_tokens is ", options.max_tokens, ", over the model's context of ",
                            context_tokens, " tokens");
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile(path));
+  const bool is_parquet = path.ends_with(".parquet");
+  TANDEM_ASSIGN_OR_RETURN(const std::string contents,
+                          is_parquet ? ReadParquetAsJsonLines(path) : ReadFile(path));
   PreferenceReader reader(options, tokenizer, end_token,
                           options.max_tokens > 0 ? options.max_tokens : context_tokens);
   std::istringstream lines(contents);
@@ -208,7 +211,9 @@ absl::StatusOr<PreferenceData> ReadPreferenceData(const std::string& path,
   for (std::string line; std::getline(lines, line);) {
     ++line_number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    TANDEM_RETURN_IF_ERROR(reader.AddRow(line, absl::StrCat(path, ":", line_number), line_number));
+    const char* separator = is_parquet ? ": row " : ":";
+    TANDEM_RETURN_IF_ERROR(
+        reader.AddRow(line, absl::StrCat(path, separator, line_number), line_number));
   }
   PreferenceData data = reader.Take();
   if (data.pairs.empty() && data.labelled.empty()) {

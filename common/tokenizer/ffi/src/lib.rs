@@ -1,8 +1,9 @@
-//! The C ABI declared in tandem_tokenizer.h. Everything behind it is safe Rust: `vocabulary` (text
-//! and ids) and `chat` (templates). Panics are caught here.
+//! The C ABI declared in tandem_tokenizer.h and tandem_parquet.h. Everything behind it is safe Rust:
+//! `vocabulary` (text and ids), `chat` (templates) and `parquet_rows`. Panics are caught here.
 
 mod bounded;
 mod chat;
+mod parquet_rows;
 mod python_json;
 mod vocabulary;
 
@@ -59,11 +60,17 @@ impl TandemResult {
 impl TandemBytes {
     /// # Safety
     /// `data` points to `size` readable bytes that outlive the call, or `size` is 0.
-    unsafe fn text<'a>(self, what: &str) -> Result<&'a str, Failure> {
+    unsafe fn bytes<'a>(self) -> &'a [u8] {
         if self.size == 0 {
-            return Ok("");
+            return &[];
         }
-        std::str::from_utf8(std::slice::from_raw_parts(self.data, self.size)).map_err(|e| {
+        std::slice::from_raw_parts(self.data, self.size)
+    }
+
+    /// # Safety
+    /// As `bytes`.
+    unsafe fn text<'a>(self, what: &str) -> Result<&'a str, Failure> {
+        std::str::from_utf8(self.bytes()).map_err(|e| {
             Failure::Invalid(format!("{what} is not UTF-8: invalid byte at {}", e.valid_up_to()))
         })
     }
@@ -212,4 +219,11 @@ pub unsafe extern "C" fn tandem_tokenizer_train(
     vocab_size: i64,
 ) -> TandemResult {
     guard(|| Ok(vocabulary::train(text.text("the text")?, vocab_size)?.into_bytes()))
+}
+
+/// # Safety
+/// `file` is readable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_parquet_json_lines(file: TandemBytes) -> TandemResult {
+    guard(|| parquet_rows::json_lines(file.bytes()).map_err(Failure::Invalid))
 }
