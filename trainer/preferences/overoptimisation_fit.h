@@ -31,8 +31,8 @@ struct OveroptimisationFit {
 double GoldReward(OveroptimisationLaw law, double alpha, double beta, double d);
 
 // Fits `rewards` [n], gold rewards minus that of the reference policy, at the KLs `kl_nats` [n].
-//   INVALID_ARGUMENT  fewer than 3 points; a KL that is negative or not finite, a reward that is not
-//                     finite (with its index); fewer than 2 different KLs above 0
+//   INVALID_ARGUMENT  fewer than 3 points; a KL that is negative or not finite, a reward that is
+//                     not finite (with its index); fewer than 2 different KLs above 0
 absl::StatusOr<OveroptimisationFit> FitOveroptimisation(OveroptimisationLaw law,
                                                         std::span<const double> kl_nats,
                                                         std::span<const double> rewards);

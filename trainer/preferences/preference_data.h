@@ -2,10 +2,10 @@
 // preference_rows.h has the forms of a row.
 //
 // The prompt goes through the model's chat template if there is one (a plain text as one message of
-// the user), and a completion is the ids of its text and the end token. They are encoded apart, as a
-// rollout has them: the prompt is given, and the completion is drawn token by token. TRL renders the
-// whole conversation instead, so the template's line break after its end token is a token of the
-// completion there, and leaves rows of plain text without the template.
+// the user), and a completion is the ids of its text and the end token. They are encoded apart, as
+// a rollout has them: the prompt is given, and the completion is drawn token by token. TRL renders
+// the whole conversation instead, so the template's line break after its end token is a token of
+// the completion there, and leaves rows of plain text without the template.
 #pragma once
 
 #include <cstdint>
@@ -69,27 +69,29 @@ struct PreferenceData {
   bool has_margins() const { return !pairs.empty() && pairs.front().margin.has_value(); }
 };
 
-// Reads JSON lines, or the rows of a Parquet file if the name ends with ".parquet". `end_token` ends every completion whose text does not end with it, and
-// `context_tokens` is the model's context.
+// Reads JSON lines, or the rows of a Parquet file if the name ends with ".parquet". `end_token`
+// ends every completion whose text does not end with it, and `context_tokens` is the model's
+// context.
 //   errors of ReadFile and ReadParquetAsJsonLines
-//   INVALID_ARGUMENT  FILE:LINE (of Parquet "FILE: row N") and what was expected: a row of another form, text that is not
-//                     UTF-8 or that the template refuses, pairs among labelled completions, a margin
-//                     in some rows only, a row that is unusable or too long where these are refused;
-//                     a file without a row that can be used, with the counts; max_tokens over the
-//                     context
+//   INVALID_ARGUMENT  FILE:LINE (in Parquet "FILE: row N") and what was expected: a row of another
+//                     form, text that is not UTF-8 or that the template refuses, pairs among
+//                     labelled completions, a margin in some rows only, a row that is unusable or
+//                     too long where these are refused; a file without a row that can be used, with
+//                     the counts; max_tokens over the context
 //   UNIMPLEMENTED     messages for a model without a chat template
 absl::StatusOr<PreferenceData> ReadPreferenceData(const std::string& path,
                                                   const PreferenceDataOptions& options,
                                                   const Tokenizer& tokenizer, int32_t end_token,
                                                   int64_t context_tokens);
 
-// Moves the rows of round(share * number of prompts) prompts out of `data`, at least one and all but
-// one if share is over 0 and there are two prompts. All rows of a prompt go together, so that
+// Moves the rows of round(share * number of prompts) prompts out of `data`, at least one and all
+// but one if share is over 0 and there are two prompts. All rows of a prompt go together, so that
 // nothing held out is trained on. Which prompts depends on their token ids and `seed` alone, not on
 // the order of rows. The counts stay.
 PreferenceData TakeHeldOut(PreferenceData& data, double share, uint64_t seed);
 
-// The completions of pairs with labels, for kto: all chosen ones, desirable, then all rejected ones.
+// The completions of pairs with labels, for kto: all chosen ones, desirable, then all rejected
+// ones.
 std::vector<LabelledCompletion> Unpair(const std::vector<PreferencePair>& pairs);
 
 }  // namespace tandem::trainer

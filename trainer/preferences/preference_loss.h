@@ -38,8 +38,8 @@
 //              and log p = log pi / n; Hong et al. 2024, arXiv 2403.07691
 //
 // The NLL term is NllWeight times the negative log-likelihood of the chosen tokens, averaged over
-// the tokens of the batch as in TRL. Pang et al. 2024 (iterative RPO, arXiv 2404.19733) average over
-// each completion first.
+// the tokens of the batch as in TRL. Pang et al. 2024 (iterative RPO, arXiv 2404.19733) average
+// over each completion first.
 #pragma once
 
 #include <cstdint>

@@ -54,10 +54,10 @@ double NllWeight(const PreferenceLossOptions& options);
 
 // Checks what the range of a single field cannot express. `has_margins`: whether the data has
 // margins that are to be used.
-//   INVALID_ARGUMENT  label_smoothing for a loss without it, or 0 for exo, whose target distribution
-//                     would have a logarithm of 0; rpo_alpha for kto, cpo or orpo; ld_alpha below 1
-//                     for kto, which has no pair to compare lengths in; margins for a loss that has
-//                     no place for them
+//   INVALID_ARGUMENT  label_smoothing for a loss without it, or 0 for exo, whose target
+//                     distribution would have a logarithm of 0; rpo_alpha for kto, cpo or orpo;
+//                     ld_alpha below 1 for kto, which has no pair to compare lengths in; margins
+//                     for a loss that has no place for them
 absl::Status CheckOptions(const PreferenceLossOptions& options, bool has_margins);
 
 }  // namespace tandem::trainer

@@ -1,6 +1,6 @@
 // Process reward models: a score for each step of a completion (Lightman et al. 2023, arXiv
-// 2305.20050; Wang et al. 2023, Math-Shepherd, arXiv 2312.08935). Where the steps of a text end, the
-// loss on labels of steps, and the score of the whole from those of its steps. Pure.
+// 2305.20050; Wang et al. 2023, Math-Shepherd, arXiv 2312.08935). Where the steps of a text end,
+// the loss on labels of steps, and the score of the whole from those of its steps. Pure.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +42,8 @@ struct StepRange {
 // Thread-safe after Create.
 class StepSplitter {
  public:
-  //   INVALID_ARGUMENT  the pattern is empty for a boundary that needs one, or given for newline; no
-  //                     regular expression, or one that matches the empty text
+  //   INVALID_ARGUMENT  the pattern is empty for a boundary that needs one, or given for newline;
+  //                     no regular expression, or one that matches the empty text
   static absl::StatusOr<StepSplitter> Create(const StepOptions& options);
   ~StepSplitter();
   StepSplitter(StepSplitter&&);
@@ -68,8 +68,9 @@ class StepSplitter {
   std::unique_ptr<re2::RE2> end_;  // null for tags
 };
 
-// The loss on the steps of a batch: binary cross-entropy of sigmoid(logit) with a label, which is 0,
-// 1, or the share of continuations from this step that are right (Math-Shepherd's soft estimate):
+// The loss on the steps of a batch: binary cross-entropy of sigmoid(logit) with a label, which is
+// 0, 1, or the share of continuations from this step that are right (Math-Shepherd's soft
+// estimate):
 //
 //   -y log sigmoid(z) - (1 - y) log sigmoid(-z)
 //

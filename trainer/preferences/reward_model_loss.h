@@ -1,8 +1,8 @@
 // The loss of a reward model on pairs: value and exact derivative, in fp64. Pure.
 //
-// A reward model gives one number per completion. Under the Bradley-Terry model the probability that
-// the chosen completion is preferred is sigmoid(r_c - r_r). With d = r_c - r_r - m, where m is the
-// margin of the pair (0 if there is none), and e = label_smoothing:
+// A reward model gives one number per completion. Under the Bradley-Terry model the probability
+// that the chosen completion is preferred is sigmoid(r_c - r_r). With d = r_c - r_r - m, where m is
+// the margin of the pair (0 if there is none), and e = label_smoothing:
 //
 //   loss = -(1 - e) log sigmoid(d) - e log sigmoid(-d) + center_rewards_coefficient (r_c + r_r)^2
 //

@@ -1,6 +1,7 @@
 /* The C ABI of the tokenizer crate (src/lib.rs): Hugging Face `tokenizers` and `minijinja` behind
- * plain functions. Used by common/tokenizer/tokenizer.cc only. A panic inside the crate is returned
- * as TANDEM_TOKENIZER_INTERNAL. Functions on a const handle may be called from many threads. */
+ * plain functions. Used by common/tokenizer/tokenizer.cc only, but for the types and the freeing of
+ * results, which tandem_parquet.h shares. A panic inside the crate is returned as
+ * TANDEM_TOKENIZER_INTERNAL. Functions on a const handle may be called from many threads. */
 #pragma once
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-// CentralDifference: a derivative from two values of a function, which tests compare the written-out
-// derivatives of losses with.
+// CentralDifference: a derivative from two values of a function, which tests compare the
+// written-out derivatives of losses with.
 #pragma once
 
 #include <vector>
