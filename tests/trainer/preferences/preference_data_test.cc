@@ -201,6 +201,20 @@ TEST_F(PreferenceDataTest, TruncatedCompletionsLoseTheirEndAndPromptsThatFillThe
   EXPECT_EQ(data->counts.dropped_long, 2);
 }
 
+TEST_F(PreferenceDataTest, ALabelledCompletionKeepsATokenOrIsDropped) {
+  LeaveOutTheTemplate();
+  const auto data = Read(
+      "{\"prompt\": \"a a a\", \"completion\": \" x x\", \"label\": true}\n"
+      "{\"prompt\": \"a a a a\", \"completion\": \" x\", \"label\": true}\n"
+      "{\"prompt\": \"a a a a a\", \"completion\": \" x\", \"label\": true}\n",
+      {.max_tokens = 4, .long_rows = LongRows::kTruncate});
+  ASSERT_THAT(data, IsOk());
+  ASSERT_THAT(data->labelled, SizeIs(1));
+  EXPECT_EQ(Text(data->labelled[0].completion), " x");
+  EXPECT_EQ(data->counts.truncated, 1);
+  EXPECT_EQ(data->counts.dropped_long, 2);
+}
+
 std::string PairsOfPrompts(int prompts, int pairs_of_each) {
   std::string lines;
   for (int i = 0; i < prompts * pairs_of_each; ++i) {

@@ -82,6 +82,7 @@ TEST(PreferenceLoss, Bug60IpoComparesMeansOverTokensAndNotSums) {
   EXPECT_NEAR(loss.value[0], 1, 1e-12);
   EXPECT_NEAR(loss.chosen_slope[0], 2.0 / 4, 1e-12);
   EXPECT_NEAR(loss.rejected_slope[0], -2.0 / 2, 1e-12);
+  EXPECT_NEAR(loss.chosen_reward[0], 0.5 * 2, 1e-12);  // of the sum, as in TRL
 }
 
 TEST(PreferenceLoss, RobustIsTheUnbiasedEstimateOfDposLossUnderFlippedLabels) {
