@@ -16,6 +16,7 @@
 #include "common/process/memory.h"
 #include "common/rendezvous/loopback.h"
 #include "trainer/advantages/group_advantages.h"
+#include "trainer/advantages/step_tokens.h"
 #include "trainer/drift/drift_monitor.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/metrics/step_metrics.h"
@@ -37,10 +38,12 @@ constexpr std::chrono::seconds kLookUpEach(2);
 // Stage 1: sends a request for every free slot.
 void Trainer::AskForGroups() {
   const int64_t servers = client_->num_servers(), groups = options_.prompts_per_step;
-  RunSampling run_sampling = {.run_id = state_.run_id,
-                              .seed = options_.seed,
-                              .completions_per_prompt = options_.completions_per_prompt,
-                              .sampling = MakeSampling(options_.sampling)};
+  RunSampling run_sampling = {
+      .run_id = state_.run_id,
+      .seed = options_.seed,
+      .completions_per_prompt = options_.completions_per_prompt,
+      .sampling = MakeSampling(options_.sampling),
+      .greedy_baseline = options_.advantage.kind == AdvantageKind::kGreedyBaseline};
   // The support of every token, so that the policy can replay filters.
   run_sampling.sampling.set_return_support(true);
   run_sampling.sampling.set_packed_support(true);
@@ -88,9 +91,13 @@ absl::Status Trainer::TakeGroup(FinishedGroup finished) {
   for (rollout::v1::Completion& completion : finished.completions) {
     *group.add_completions()->mutable_completion() = std::move(completion);
   }
+  if (finished.baseline.has_value()) {
+    *group.mutable_baseline()->mutable_completion() = *std::move(finished.baseline);
+  }
   const double start = MonotonicSeconds();
-  TANDEM_RETURN_IF_ERROR(
-      ScoreGroup(inputs_->rewards->Score(MakeRewardInputs(group)), {}, options_.advantage, &group));
+  const std::vector<Reward> rewards = inputs_->rewards->Score(MakeRewardInputs(group));
+  TANDEM_ASSIGN_OR_RETURN(const auto steps, FindStepTokens(*inputs_->tokenizer, rewards, group));
+  TANDEM_RETURN_IF_ERROR(ScoreGroup(rewards, steps, options_.advantage, &group));
   times_.reward += MonotonicSeconds() - start;
   log_->history().Received(group);
   return buffer_->Add(std::move(group));

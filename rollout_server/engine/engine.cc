@@ -279,7 +279,7 @@ class PagedEngine final : public Engine {
   // Why the sequence ends with its last token; none when it goes on. Sets `text` for a stop string.
   absl::StatusOr<std::optional<FinishReason>> FinishReasonOf(Sequence& sequence) const {
     FinishedCompletion& completion = sequence.completion;
-    const SamplingParams& sampling = sequence.group->request.sampling;
+    const SamplingParams& sampling = sequence.sampling();
     if (sequence.group->stop_ids.Has(completion.token_ids.back())) return FinishReason::kStop;
     if (sequence.stop) {
       TANDEM_ASSIGN_OR_RETURN(const std::optional<size_t> at,

@@ -116,6 +116,10 @@ absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupReques
   submission.request.num_completions = request.num_completions();
   submission.request.sampling = SamplingFromWire(request.sampling());
   submission.request.priority = request.priority();
+  if (request.greedy_baseline()) {
+    ++submission.request.num_completions;
+    submission.request.baseline = GreedyOf(submission.request.sampling);
+  }
   TANDEM_RETURN_IF_ERROR(ValidateSampling(submission.request.sampling));
   TANDEM_RETURN_IF_ERROR(CheckLargestCompletion(submission.request.sampling));
   const float penalty = request.sampling().repetition_penalty();

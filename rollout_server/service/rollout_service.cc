@@ -49,8 +49,10 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
   void Begin(absl::StatusOr<GroupSubmission> submission, bool whole_group) {
     self_ = shared_from_this();
     if (!submission.ok()) return Refuse(submission.status());
-    sampling_ = submission->request.sampling;
-    sampling_.stop_token_ids = {};  // up to 1 MiB, which no response needs
+    asked_.num_completions = submission->request.num_completions;
+    asked_.sampling = submission->request.sampling;
+    asked_.sampling.stop_token_ids = {};  // up to 1 MiB, which no response needs
+    asked_.baseline = submission->request.baseline;
     whole_group_ = whole_group;
     auto call = parts_.groups->Join(*std::move(submission), self_);
     if (!call.ok()) return Refuse(call.status());
@@ -116,10 +118,11 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
     const GroupCall::Item item =
         whole_group_ ? call_->NextWhenWhole(&cursor_) : call_->Next(&cursor_);
     if (const auto* completion = std::get_if<CompletionPtr>(&item)) {
-      const absl::Status fits = CheckMessage(**completion, sampling_);
+      const SamplingParams& sampling = asked_.SamplingOf((*completion)->index);
+      const absl::Status fits = CheckMessage(**completion, sampling);
       if (!fits.ok()) return FinishWith(fits);
       response_.mutable_completion()->Clear();
-      CompletionToWire(**completion, sampling_, response_.mutable_completion());
+      CompletionToWire(**completion, sampling, response_.mutable_completion());
       writing_ = true;
       StartWrite(&response_);
     } else if (const auto* report = std::get_if<GroupReport>(&item)) {
@@ -143,7 +146,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
   grpc::CallbackServerContext* const context_;
   const double began_ = MonotonicSeconds();
   const double seconds_given_ = SecondsLeft(*context_);
-  SamplingParams sampling_;
+  GroupRequest asked_;  // what completions on the wire need of it: how each was sampled
   bool whole_group_ = false;
   std::shared_ptr<GenerateCall> self_;
 

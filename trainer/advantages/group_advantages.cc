@@ -65,39 +65,51 @@ std::vector<float> LessBaseline(std::span<const double> rewards, double baseline
   return advantages;
 }
 
-// Sets what the rewards say; masks those that they mask.
-void SetRewards(std::span<const Reward> rewards, ScoredGroup* group) {
-  for (size_t i = 0; i < rewards.size(); ++i) {
-    ScoredCompletion* const member = group->mutable_completions(static_cast<int>(i));
-    member->set_reward(rewards[i].value);
-    member->set_correct(rewards[i].correct);
-    member->set_masked(!rewards[i].mask_reason.empty());
-    member->set_drop_reason(rewards[i].mask_reason);
-    for (const auto& [name, value] : rewards[i].parts)
-      (*member->mutable_reward_parts())[name] = value;
+// What the reward says; masked where it masks.
+void SetReward(const Reward& reward, ScoredCompletion* member) {
+  member->set_reward(reward.value);
+  member->set_correct(reward.correct);
+  member->set_masked(!reward.mask_reason.empty());
+  member->set_drop_reason(reward.mask_reason);
+  for (const auto& [name, value] : reward.parts) (*member->mutable_reward_parts())[name] = value;
+}
+
+// Without its reward nothing can be compared with the baseline.
+void SetBaseline(const Reward& reward, ScoredGroup* group) {
+  ScoredCompletion* const baseline = group->mutable_baseline();
+  SetReward(reward, baseline);
+  double sum = reward.value;
+  for (const StepReward& step : reward.steps) sum += step.value;
+  baseline->set_reward(sum);
+  baseline->set_masked(true);
+  if (!IsRewardFailure(reward.mask_reason)) return;
+  for (ScoredCompletion& member : *group->mutable_completions()) {
+    if (member.masked()) continue;
+    member.set_masked(true);
+    member.set_drop_reason("baseline_" + reward.mask_reason);
   }
 }
 
 // Adds the steps' rewards to the completion's: the text after the last step belongs to that step,
 // so that it ends with the completion, and the reward of the whole comes with it.
-absl::Status SetSteps(const Reward& reward, std::span<const int64_t> ends,
-                      ScoredCompletion* member) {
+absl::Status SetSteps(std::span<const RewardedStep> steps, ScoredCompletion* member) {
   const int64_t length = member->completion().token_ids_size();
-  TANDEM_CHECK(ends.size() == reward.steps.size());
   std::vector<double> token_rewards(static_cast<size_t>(length));
-  double sum = reward.value;
-  for (size_t k = 0; k < ends.size(); ++k) {
-    const int64_t end = k + 1 == ends.size() ? length : ends[k];
-    if (end < 1 || end > length || (k > 0 && end <= ends[k - 1])) {
-      return InvalidArgument("completion ", member->completion().index(), ": step ", k,
-                             " of its reward ends at token ", ends[k], " of ", length, " after ",
-                             k > 0 ? ends[k - 1] : 0);
+  double sum = member->reward();
+  int64_t before = 0;
+  for (const RewardedStep& step : steps) {
+    const int64_t end = &step == &steps.back() ? length : step.end;
+    if (end <= before || end > length) {
+      return InvalidArgument("completion ", member->completion().index(),
+                             ": a step of its reward ends at token ", step.end, " of ", length,
+                             ", after one that ended at ", before);
     }
-    token_rewards[static_cast<size_t>(end - 1)] += reward.steps[k].value;
+    token_rewards[static_cast<size_t>(end - 1)] += step.reward;
     member->add_step_ends(static_cast<int32_t>(end));
-    sum += reward.steps[k].value;
+    sum += step.reward;
+    before = end;
   }
-  token_rewards.back() += reward.value;
+  token_rewards.back() += member->reward();
   member->mutable_token_rewards()->Add(token_rewards.begin(), token_rewards.end());
   member->set_reward(sum);
   return absl::OkStatus();
@@ -277,17 +289,19 @@ std::vector<float> CentredCosts(std::span<const double> costs, AdvantageKind kin
 }
 
 absl::Status ScoreGroup(std::span<const Reward> rewards,
-                        std::span<const std::vector<int64_t>> step_ends,
+                        std::span<const std::vector<RewardedStep>> steps,
                         const AdvantageOptions& options, ScoredGroup* group) {
-  SetRewards(rewards, group);
+  const auto num_members = static_cast<size_t>(group->completions_size());
+  TANDEM_CHECK(rewards.size() == num_members + (group->has_baseline() ? 1 : 0));
   bool has_steps = false;
-  for (size_t i = 0; i < rewards.size(); ++i) {
-    has_steps |= !rewards[i].steps.empty();
-    if (rewards[i].steps.empty()) continue;
-    TANDEM_CHECK(i < step_ends.size());
-    TANDEM_RETURN_IF_ERROR(
-        SetSteps(rewards[i], step_ends[i], group->mutable_completions(static_cast<int>(i))));
+  for (size_t i = 0; i < num_members; ++i) {
+    ScoredCompletion* const member = group->mutable_completions(static_cast<int>(i));
+    SetReward(rewards[i], member);
+    if (i >= steps.size() || steps[i].empty()) continue;
+    has_steps = true;
+    TANDEM_RETURN_IF_ERROR(SetSteps(steps[i], member));
   }
+  if (group->has_baseline()) SetBaseline(rewards.back(), group);
   GroupRewards counted = RewardsOf(Counted(group), *group);
   group->set_zero_variance(AllEqual(counted.rewards));
   MaskByKind(options.kind, group);

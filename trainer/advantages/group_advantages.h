@@ -83,10 +83,12 @@ std::vector<float> CentredCosts(std::span<const double> costs, AdvantageKind kin
 // reward_parts, masked, drop_reason, advantage and zero_variance, and token_rewards, step_ends and
 // token_advantages where rewards have steps. Masked members get advantage 0 and do not enter the
 // group's mean or deviation. kBestOfN masks all but the best member (the first of equals),
-// kCorrectOnly those that are not correct. step_ends[i] are those of rewards[i].steps, in tokens.
+// kCorrectOnly those that are not correct. Of a group with a baseline the last reward is the
+// baseline's; where it failed, all members are masked. steps[i] are rewards[i].steps in tokens
+// (step_tokens.h); `steps` may be empty where no reward has any.
 //   INVALID_ARGUMENT  step ends that do not rise, or lie outside the completion
 absl::Status ScoreGroup(std::span<const Reward> rewards,
-                        std::span<const std::vector<int64_t>> step_ends,
+                        std::span<const std::vector<RewardedStep>> steps,
                         const AdvantageOptions& options, experience::v1::ScoredGroup* group);
 
 }  // namespace tandem::trainer

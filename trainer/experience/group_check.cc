@@ -21,6 +21,10 @@ bool NeedsSupport(const rollout::v1::SamplingParams& sampling) {
   return sampling.return_support() && filtered && sampling.temperature() > 0;
 }
 
+int NumAsked(const GenerateGroupRequest& request) {
+  return request.num_completions() + (request.greedy_baseline() ? 1 : 0);
+}
+
 absl::Status CheckLengths(const Completion& completion, bool needs_support,
                           const std::string& who) {
   const int length = completion.token_ids_size();
@@ -68,15 +72,21 @@ absl::Status CheckSpans(const Completion& completion, int64_t min_version, const
 absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completion& completion) {
   const std::string who =
       absl::StrCat("group ", request.group_id(), " completion ", completion.index());
-  if (completion.index() < 0 || completion.index() >= request.num_completions()) {
-    return DataLoss(who, ": want an index below ", request.num_completions());
+  const bool is_baseline =
+      request.greedy_baseline() && completion.index() == request.num_completions();
+  if (completion.index() < 0 || completion.index() >= NumAsked(request)) {
+    return DataLoss(who, ": want an index below ", NumAsked(request));
+  }
+  if (is_baseline && !completion.greedy()) {
+    return DataLoss(who, " is the greedy baseline, and was not sampled greedily");
   }
   const int length = completion.token_ids_size();
   if (length < 1 || length > request.sampling().max_new_tokens()) {
     return DataLoss(who, " has ", length, " tokens, want 1 to ",
                     request.sampling().max_new_tokens());
   }
-  TANDEM_RETURN_IF_ERROR(CheckLengths(completion, NeedsSupport(request.sampling()), who));
+  TANDEM_RETURN_IF_ERROR(
+      CheckLengths(completion, !is_baseline && NeedsSupport(request.sampling()), who));
   TANDEM_RETURN_IF_ERROR(CheckPackedSupports(completion, who));
   TANDEM_RETURN_IF_ERROR(CheckSpans(completion, request.min_weight_version(), who));
   if (completion.finish_reason() == rollout::v1::FINISH_REASON_UNSPECIFIED) {
@@ -122,6 +132,9 @@ std::vector<RewardInput> MakeRewardInputs(const experience::v1::ScoredGroup& gro
   for (const experience::v1::ScoredCompletion& member : group.completions()) {
     inputs.push_back(MakeRewardInput(group.prompt(), member.completion()));
   }
+  if (group.has_baseline()) {
+    inputs.push_back(MakeRewardInput(group.prompt(), group.baseline().completion()));
+  }
   return inputs;
 }
 
@@ -130,9 +143,12 @@ bool HasTrainedCompletion(const experience::v1::ScoredGroup& group) {
 }
 
 absl::Status CheckGroup(const GenerateGroupRequest& request, std::vector<Completion>* completions) {
-  if (static_cast<int>(completions->size()) != request.num_completions()) {
+  if (static_cast<int>(completions->size()) != NumAsked(request)) {
     return DataLoss("group ", request.group_id(), " is done with ", completions->size(), " of ",
-                    request.num_completions(), " completions");
+                    NumAsked(request), " completions",
+                    request.greedy_baseline()
+                        ? "; a server that knows no greedy_baseline is of an earlier release"
+                        : "");
   }
   std::ranges::sort(*completions, {}, &Completion::index);
   for (size_t i = 0; i < completions->size(); ++i) {

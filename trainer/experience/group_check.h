@@ -19,7 +19,8 @@ namespace tandem::trainer {
 absl::Status CheckCompletion(const rollout::v1::GenerateGroupRequest& request,
                              const rollout::v1::Completion& completion);
 
-// Every index 0..num_completions-1 once. DATA_LOSS otherwise. Sorts by index.
+// Every index 0..num_completions-1 once, and the greedy baseline where the request asks for one.
+// DATA_LOSS otherwise. Sorts by index: a baseline is the last.
 absl::Status CheckGroup(const rollout::v1::GenerateGroupRequest& request,
                         std::vector<rollout::v1::Completion>* completions);
 
@@ -34,7 +35,7 @@ bool IsTruncated(const rollout::v1::Completion& completion);
 // it, never text that was tokenised again or made otherwise.
 RewardInput MakeRewardInput(const experience::v1::Prompt& prompt,
                             const rollout::v1::Completion& completion);
-// The same for each completion of a group, in order.
+// The same for each completion of a group, in order, and last for its greedy baseline if it has one.
 std::vector<RewardInput> MakeRewardInputs(const experience::v1::ScoredGroup& group);
 
 // Whether a completion of the group is not masked.

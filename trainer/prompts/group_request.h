@@ -32,6 +32,7 @@ struct RunSampling {
   int64_t seed = 0;  // of the run
   int64_t completions_per_prompt = 0;
   rollout::v1::SamplingParams sampling;  // without the seed
+  bool greedy_baseline = false;          // one greedy completion more
 };
 
 // Ids of evaluation groups lie far above those of training groups.

@@ -360,7 +360,12 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
                     " was stopped early by a request "
                     "(trainer.client.allow_incomplete_groups takes such groups)");
   }
-  return CheckGroup(request, &group->completions);
+  TANDEM_RETURN_IF_ERROR(CheckGroup(request, &group->completions));
+  if (request.greedy_baseline()) {
+    group->baseline = std::move(group->completions.back());
+    group->completions.pop_back();
+  }
+  return absl::OkStatus();
 }
 
 // Decides what becomes of a call that ended.

@@ -60,6 +60,7 @@ struct FinishedGroup {
   int64_t group_id = 0;
   absl::Status status;  // not OK: given up after max_attempts, or impossible, or too large
   std::vector<rollout::v1::Completion> completions;  // by index, checked (group_check.h)
+  std::optional<rollout::v1::Completion> baseline;   // the greedy one, where it was asked for
   rollout::v1::GroupDone done;
   int server = kAnyServer;
   std::optional<ScoredByServer> replay;  // what DrawnHook made of it

@@ -10,7 +10,7 @@ namespace {
 
 // How the next token of a sequence is sampled.
 TokenDraw DrawOf(const Sequence& sequence, int64_t logits_row) {
-  const SamplingParams& sampling = sequence.group->request.sampling;
+  const SamplingParams& sampling = sequence.sampling();
   const auto position = static_cast<uint32_t>(sequence.completion.token_ids.size());
   const bool may_stop = static_cast<int32_t>(position) >= sampling.min_new_tokens;
   return {.logits_row = logits_row,

@@ -23,7 +23,7 @@ void AppendToken(Sequence& sequence, SampledToken token, WeightVersion version, 
   c.decode_batch_sizes.push_back(batch_size);
   c.prefix_cached.push_back(sequence.found_prefix);
   c.kept_mass.push_back(token.kept_mass);
-  const SamplingParams& sampling = sequence.group->request.sampling;
+  const SamplingParams& sampling = sequence.sampling();
   if (sampling.return_support) c.support.emplace_back(token.support);
   if (sampling.top_logprobs > 0) c.top.push_back(std::move(token.top));
   c.charge.Add(LastTokenBytes(c));

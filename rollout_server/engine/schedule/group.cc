@@ -49,6 +49,17 @@ int64_t LastTokenBytes(const FinishedCompletion& completion) {
   return static_cast<int64_t>(bytes);
 }
 
+SamplingParams GreedyOf(const SamplingParams& sampling) {
+  SamplingParams greedy = sampling;
+  greedy.temperature = 0;
+  greedy.top_k = 0;
+  greedy.top_p = 1;
+  greedy.min_p = 0;
+  greedy.return_support = false;
+  greedy.stop_token_ids = {};
+  return greedy;
+}
+
 absl::Status ValidateSampling(const SamplingParams& s) {
   if (s.temperature != 0 && !(s.temperature >= kLeastTemperature && std::isfinite(s.temperature))) {
     return Refuse("temperature", s.temperature, "0 (greedy), or 0.001 and more and finite");

@@ -50,11 +50,22 @@ using GroupKey = int64_t;
 struct GroupRequest {
   GroupKey key = 0;
   std::vector<int32_t> prompt;  // [P], P >= 1
-  int32_t num_completions = 1;
-  int32_t priority = 0;  // higher ones are admitted first; equal ones in order of arrival
+  int32_t num_completions = 1;  // a greedy baseline counts
+  int32_t priority = 0;         // higher ones are admitted first; equal ones in order of arrival
   SamplingParams sampling;
+  std::optional<SamplingParams> baseline =
+      {};             // of the last completion, if it is a greedy baseline
   ByteCharge charge;  // for this request; its completions charge the same meter
+
+  // How the completion with this index is sampled.
+  const SamplingParams& SamplingOf(int32_t index) const {
+    return baseline.has_value() && index == num_completions - 1 ? *baseline : sampling;
+  }
 };
+
+// Greedy and without filters, with the lengths and stops of `sampling`. The ids of its stop tokens
+// are left out: the group has them.
+SamplingParams GreedyOf(const SamplingParams& sampling);
 
 enum class FinishReason { kStop, kLength, kStopString, kStoppedEarly };
 

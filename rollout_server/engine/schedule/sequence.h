@@ -37,6 +37,7 @@ struct Sequence {
   bool found_prefix = false;  // some of its KV was found, not computed
   Cached kv;
 
+  const SamplingParams& sampling() const;
   int64_t num_tokens() const;  // of prompt and completion
   int32_t TokenAt(int64_t position) const;
   // All but the last token are computed, so the next step may sample.
@@ -55,6 +56,10 @@ struct RunningGroup {
 
   int64_t prompt_size() const { return static_cast<int64_t>(request.prompt.size()); }
 };
+
+inline const SamplingParams& Sequence::sampling() const {
+  return group->request.SamplingOf(completion.index);
+}
 
 inline int64_t Sequence::num_tokens() const {
   return group->prompt_size() + static_cast<int64_t>(completion.token_ids.size());

@@ -281,5 +281,29 @@ TEST_F(EngineStopsTest, TopKOfOneDrawsTheGreedyTokensWithCertainty) {
   EXPECT_EQ(c.raw_logprobs, greedy.raw_logprobs);
 }
 
+// The members are sampled as without it: a completion depends on its index, not on its company.
+TEST_F(EngineStopsTest, AGreedyBaselineIsOneMoreMemberOfTheGroupAndChangesNoOther) {
+  const EngineOptions invariant = [] {
+    EngineOptions options = Fp32();
+    options.numerics = Numerics::kInvariant;
+    return options;
+  }();
+  GroupRequest plain = Group(7, 12, 2, 6);
+  plain.sampling.top_k = 40;
+  plain.sampling.return_support = true;
+  GroupRequest with = plain;
+  ++with.num_completions;
+  with.baseline = GreedyOf(with.sampling);
+  GroupRequest greedy = Group(7, 12, 1, 6);
+  greedy.sampling.temperature = 0;
+  const Completions want = Generate(invariant, {plain}), got = Generate(invariant, {with});
+  ExpectSameBytes(got, want);
+  const FinishedCompletion& baseline = got.at(7).at(2);
+  EXPECT_EQ(baseline.token_ids, Generate(invariant, {greedy}).at(7).at(0).token_ids);
+  EXPECT_EQ(baseline.behaviour_logprobs, baseline.raw_logprobs);
+  EXPECT_TRUE(baseline.support.empty());
+  EXPECT_EQ(got.at(7).size(), 3u);
+}
+
 }  // namespace
 }  // namespace tandem::rollout

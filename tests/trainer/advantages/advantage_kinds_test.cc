@@ -146,9 +146,9 @@ ScoredGroup GroupOf(const std::vector<int>& lengths) {
 
 TEST(ScoreGroupWithSteps, TheLastStepEndsWithTheCompletionAndHasItsReward) {
   ScoredGroup group = GroupOf({5, 2});
-  const std::vector<Reward> rewards = {{.value = 1, .steps = {{3, 0.25}, {9, -0.5}}}, {.value = 0}};
-  const std::vector<std::vector<int64_t>> ends = {{2, 4}, {}};
-  ASSERT_THAT(ScoreGroup(rewards, ends, OfKind(AdvantageKind::kMeanOnly), &group), IsOk());
+  const std::vector<Reward> rewards = {{.value = 1}, {.value = 0}};
+  const std::vector<std::vector<RewardedStep>> steps = {{{2, 0.25}, {4, -0.5}}, {}};
+  ASSERT_THAT(ScoreGroup(rewards, steps, OfKind(AdvantageKind::kMeanOnly), &group), IsOk());
   const auto& first = group.completions(0);
   EXPECT_THAT(first.token_rewards(), ElementsAre(0, 0.25, 0, 0, 0.5));
   EXPECT_THAT(first.step_ends(), ElementsAre(2, 5));
@@ -161,11 +161,27 @@ TEST(ScoreGroupWithSteps, TheLastStepEndsWithTheCompletionAndHasItsReward) {
 
 TEST(ScoreGroupWithSteps, RefusesStepsThatDoNotRise) {
   ScoredGroup group = GroupOf({5});
-  const std::vector<Reward> rewards = {{.steps = {{3, 1}, {4, 1}, {5, 1}}}};
-  const std::vector<std::vector<int64_t>> ends = {{4, 4, 5}};
-  EXPECT_THAT(
-      ScoreGroup(rewards, ends, {}, &group),
-      FailsWith(absl::StatusCode::kInvalidArgument, "step 1 of its reward ends at token 4"));
+  const std::vector<Reward> rewards(1);
+  const std::vector<std::vector<RewardedStep>> steps = {{{4, 1}, {4, 1}, {5, 1}}};
+  EXPECT_THAT(ScoreGroup(rewards, steps, {}, &group),
+              FailsWith(absl::StatusCode::kInvalidArgument, "ends at token 4 of 5, after one"));
+}
+
+TEST(GreedyBaseline, HasTheLastRewardAndMasksTheGroupWhereThatFailed) {
+  const auto scored = [](const Reward& of_baseline) {
+    ScoredGroup group = GroupOf({1, 1});
+    group.mutable_baseline();
+    const std::vector<Reward> rewards = {{.value = 1}, {.value = 0}, of_baseline};
+    EXPECT_THAT(ScoreGroup(rewards, {}, OfKind(AdvantageKind::kGreedyBaseline), &group), IsOk());
+    return group;
+  };
+  const ScoredGroup group = scored({.value = 0.25});
+  EXPECT_EQ(group.completions(0).advantage(), 0.75f);
+  EXPECT_EQ(group.completions(1).advantage(), -0.25f);
+  const ScoredGroup failed = scored({.mask_reason = "reward_failed: judge"});
+  EXPECT_TRUE(failed.completions(0).masked());
+  EXPECT_EQ(failed.completions(0).drop_reason(), "baseline_reward_failed: judge");
+  EXPECT_FALSE(scored({.value = 1, .mask_reason = "truncated"}).completions(0).masked());
 }
 
 TEST(Imitation, KeepsTheBestMemberAlone) {

@@ -96,6 +96,24 @@ TEST(CheckCompletion, WantsALengthAnIndexAndAReason) {
   EXPECT_THAT(CheckCompletion(Request(), completion), FailsWith(kDataLoss, "no finish reason"));
 }
 
+TEST(CheckCompletion, TakesOneGreedyCompletionMoreWhereItWasAskedFor) {
+  rollout::v1::GenerateGroupRequest request = Request();
+  Completion baseline = Good();
+  baseline.set_index(2);
+  EXPECT_THAT(CheckCompletion(request, baseline), FailsWith(kDataLoss, "want an index below 2"));
+  request.set_greedy_baseline(true);
+  EXPECT_THAT(CheckCompletion(request, baseline),
+              FailsWith(kDataLoss, "is the greedy baseline, and was not sampled greedily"));
+  baseline.set_greedy(true);
+  EXPECT_THAT(CheckCompletion(request, baseline), IsOk());
+  std::vector<Completion> group = {baseline, Good(1), Good(0)};
+  ASSERT_THAT(CheckGroup(request, &group), IsOk());
+  EXPECT_TRUE(group.back().greedy());
+  group = {Good(1), Good(0)};
+  EXPECT_THAT(CheckGroup(request, &group),
+              FailsWith(kDataLoss, "is done with 2 of 3 completions; a server that knows no"));
+}
+
 TEST(CheckGroup, SortsAndWantsEveryIndexOnce) {
   std::vector<Completion> group = {Good(1), Good(0)};
   ASSERT_THAT(CheckGroup(Request(), &group), IsOk());

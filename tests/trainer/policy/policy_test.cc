@@ -167,6 +167,54 @@ TEST_P(PolicyVariantTest, EveryGradientAgreesWithDifferences) {
 }
 
 // The same passes as the CPU's, by other kernels.
+// All that a pass can give, differentiated at once: log-probs, entropies and hidden states, one of
+// them read twice.
+TEST_P(PolicyVariantTest, GradientsOfEntropiesAndHiddenStatesAgreeWithDifferences) {
+  const auto policy = Make();
+  const PackedRow row = OneGroup({kLong, kShort});
+  const std::vector<int64_t> hidden_at = {3, 3, row.num_tokens() - 1};
+  at::manual_seed(23);
+  const at::Tensor weights = at::randn({3, config().hidden_size});
+  const auto total = [&](const TokenScores& scores) {
+    return scores.logprobs.sum() + 0.5 * scores.entropies.sum() +
+           (scores.hidden * weights.to(scores.hidden.device())).sum().to(at::kCPU);
+  };
+  const PassOptions without = {.temperature = 0.9, .hidden_at = hidden_at};
+  PassOptions with = without;
+  with.with_gradient = with.entropy_gradient = true;
+  total(policy->Run(row, with).value()).backward();
+  for (const NamedParameter& parameter : policy->parameters()) {
+    const at::Tensor master = parameter.master.detach(), saved = master.clone();
+    at::manual_seed(29);
+    const at::Tensor direction = at::randn(saved.sizes()).to(saved.device());
+    const auto at_step = [&](double step) {
+      master.copy_(saved + step * direction);
+      policy->WeightsChanged();
+      return total(policy->Run(row, without).value()).item<double>();
+    };
+    const double step = 2e-3;
+    const double numeric = (at_step(step) - at_step(-step)) / (2 * step);
+    master.copy_(saved);
+    policy->WeightsChanged();
+    const double analytic = (parameter.master.grad() * direction).sum().item<double>();
+    EXPECT_NEAR(analytic, numeric, 2e-2 * (std::abs(numeric) + 1)) << parameter.name;
+  }
+}
+
+TEST_P(PolicyVariantTest, WithoutLogprobsItIsATrunkWhoseHeadGetsNoGradient) {
+  const auto policy = Make();
+  const PackedRow row = OneGroup({kLong});
+  const TokenScores scores =
+      policy->Run(row, {.with_gradient = true, .logprobs = false, .hidden_at = {4, 5}}).value();
+  EXPECT_FALSE(scores.logprobs.defined());
+  ASSERT_EQ(scores.hidden.sizes().vec(), (std::vector<int64_t>{2, config().hidden_size}));
+  scores.hidden.sum().backward();
+  for (const NamedParameter& parameter : policy->parameters()) {
+    if (parameter.name != "lm_head.weight") continue;
+    EXPECT_EQ(parameter.master.grad().abs().max().item<float>(), 0);
+  }
+}
+
 TEST_P(PolicyVariantTest, LogprobsAndGradientsAreTheCpus) {
   const auto here = Make(), on_cpu = MakePolicy(config());
   const PackedRow row = OneGroup({kLong, kShort});

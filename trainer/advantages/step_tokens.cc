@@ -1,0 +1,56 @@
+#include "trainer/advantages/step_tokens.h"
+
+#include <algorithm>
+#include <string>
+
+#include "common/base/status_macros.h"
+#include "proto/experience.pb.h"
+#include "trainer/rewards/rewards.h"
+
+namespace tandem::trainer {
+namespace {
+
+// The least number of tokens, at least 1, whose text has `end_byte` bytes. The text of a prefix of
+// the tokens never gets shorter, so it is found by bisection.
+absl::StatusOr<int64_t> FindToken(const Tokenizer& tokenizer, std::span<const int32_t> ids,
+                                  int64_t end_byte) {
+  size_t low = 1, high = ids.size();
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    TANDEM_ASSIGN_OR_RETURN(const std::string text,
+                            tokenizer.Decode(ids.first(middle), /*skip_special_tokens=*/false));
+    if (static_cast<int64_t>(text.size()) >= end_byte) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return static_cast<int64_t>(low);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<RewardedStep>>> FindStepTokens(
+    const Tokenizer& tokenizer, std::span<const Reward> rewards,
+    const experience::v1::ScoredGroup& group) {
+  const auto has_steps = [](const Reward& reward) { return !reward.steps.empty(); };
+  std::vector<std::vector<RewardedStep>> found;
+  if (std::ranges::none_of(rewards, has_steps)) return found;
+  for (int i = 0; i < group.completions_size(); ++i) {
+    const auto& ids = group.completions(i).completion().token_ids();
+    std::vector<RewardedStep>& steps = found.emplace_back();
+    for (const StepReward& step : rewards[static_cast<size_t>(i)].steps) {
+      TANDEM_ASSIGN_OR_RETURN(
+          const int64_t end,
+          FindToken(tokenizer, {ids.data(), static_cast<size_t>(ids.size())}, step.end_byte));
+      if (!steps.empty() && steps.back().end == end) {
+        steps.back().reward += step.value;
+      } else {
+        steps.push_back({end, step.value});
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace tandem::trainer
