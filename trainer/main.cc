@@ -53,11 +53,14 @@ int Main(int argc, char** argv) {
     std::cout << "trainer " << ProjectVersion() << " (" << GitCommit() << ")\n";
     return 0;
   }
-  const absl::Status status = LoadOverPreset(binder, options.preset, [&] {
-    absl::Status read = config.empty() ? absl::OkStatus() : binder.LoadFile(config);
-    for (const std::string& set : sets) read.Update(binder.Set(set));
-    return read;
-  });
+  const absl::Status status = LoadOverPreset(
+      binder, options.preset,
+      [&] { return config.empty() ? absl::OkStatus() : binder.LoadFile(config); },
+      [&] {
+        absl::Status read;
+        for (const std::string& set : sets) read.Update(binder.Set(set));
+        return read;
+      });
   if (!status.ok()) return Fail(status, ExitCode::kUsage);
   if (help_config) {
     std::cout << binder.Help();

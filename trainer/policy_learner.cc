@@ -184,6 +184,17 @@ class PolicyLearner : public Learner {
   bool said_memory_ = false;
 };
 
+// Weights of the policy's architecture.
+absl::StatusOr<std::vector<HostTensor>> ReadReference(const std::string& directory,
+                                                      const ModelConfig& of_policy) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(directory));
+  absl::StatusOr<std::vector<HostTensor>> matched =
+      MatchModelTensors(of_policy, std::move(tensors));
+  if (matched.ok()) return matched;
+  return InvalidArgument("reference.model ", directory,
+                         " is no model of the policy's architecture: ", matched.status().message());
+}
+
 // The model that a critic starts from: any with the policy's vocabulary; its head over it is not
 // read, and score.weight is where it has one.
 absl::StatusOr<TrainStepSetup::CriticStart> ReadCriticStart(const std::string& directory,
@@ -241,6 +252,10 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearner
   if (constant_length == 0) constant_length = setup.max_new_tokens;
   if (step_options.loss.kl_coefficient > 0 || options.measure_reference_kl) {
     step_setup.reference_weights = step_setup.weights;
+    if (!step_options.reference.model.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(step_setup.reference_weights,
+                              ReadReference(step_options.reference.model, step_setup.config));
+    }
   }
   if (NeedsCritic(setup.advantage.kind) && !step_options.critic.model.empty()) {
     TANDEM_ASSIGN_OR_RETURN(step_setup.critic,

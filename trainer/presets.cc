@@ -223,15 +223,20 @@ absl::StatusOr<const Preset*> FindPreset(std::string_view name) {
 }
 
 absl::Status LoadOverPreset(OptionBinder& binder, const std::string& preset,
-                            const std::function<absl::Status()>& load) {
-  TANDEM_RETURN_IF_ERROR(load());
+                            const LoadOptions& load_file, const LoadOptions& load_sets) {
+  TANDEM_RETURN_IF_ERROR(load_file());
+  const std::string of_file = preset;
+  TANDEM_RETURN_IF_ERROR(load_sets());
   if (preset.empty()) return absl::OkStatus();
   const auto found = FindPreset(preset);
   if (!found.ok()) return InvalidArgument("trainer.preset: ", found.status().message());
+  const bool over_file = preset != of_file;
+  if (over_file) TANDEM_RETURN_IF_ERROR(load_file());
   for (const PresetSetting& setting : (*found)->settings) {
     TANDEM_RETURN_IF_ERROR(binder.Set("trainer." + Assignment(setting, "=")));
   }
-  return load();
+  if (!over_file) TANDEM_RETURN_IF_ERROR(load_file());
+  return load_sets();
 }
 
 std::string Explain(const Preset& preset) {

@@ -38,12 +38,14 @@ std::string PresetNames();
 //   NOT_FOUND  no such preset; the message lists the names
 absl::StatusOr<const Preset*> FindPreset(std::string_view name);
 
-// Calls `load`, which reads what the user wrote into the options of `binder`, of which `preset` is
-// one. Where a preset is named then, its settings are made and `load` is called again, so that the
-// user's word stands.
-//   INVALID_ARGUMENT  no such preset;  any error of `load`
+// Reads what the user wrote into the options of `binder`, of which `preset` is one: `load_file` the
+// run file, `load_sets` the overrides of the command line. The settings of a preset that the file
+// names come before the rest of the file; those of one that an override names come after the file
+// and before the other overrides. So an option that was written where the preset was named stands.
+//   INVALID_ARGUMENT  no such preset;  any error of `load_file` and `load_sets`
+using LoadOptions = std::function<absl::Status()>;
 absl::Status LoadOverPreset(OptionBinder& binder, const std::string& preset,
-                            const std::function<absl::Status()>& load);
+                            const LoadOptions& load_file, const LoadOptions& load_sets);
 
 // What the preset sets, with the defaults and sources, as text for a terminal.
 std::string Explain(const Preset& preset);

@@ -20,19 +20,22 @@
 #include "trainer/policy/cuda/device_cast.h"
 #include "trainer/step/batch_scores.h"
 #include "trainer/step/policy_update.h"
+#include "trainer/step/reference_update.h"
 #include "trainer/step/step_models.h"
 
 namespace tandem::trainer {
 namespace {
 
-// Of the critic's tensors among those of the optimizer.
+// Of other models' tensors among those of the optimizer.
 constexpr char kCriticPrefix[] = "critic.";
+constexpr char kReferencePrefix[] = "reference.";  // of one that is not frozen
 
 // Names of TrainStep::numbers().
 constexpr char kKlCoefficient[] = "kl_coefficient";
 constexpr char kPenaltyCoefficient[] = "penalty_coefficient";
 constexpr char kCriticUpdates[] = "critic_updates";
 constexpr char kWarmupSteps[] = "critic_warmup_steps";
+constexpr char kReferenceSteps[] = "reference_steps";
 
 TensorSource Renamed(const TensorSource& source, std::string name) {
   TensorSource renamed = source;
@@ -58,6 +61,7 @@ struct TrainStep::Impl {
   KlInReward kl_in_reward;  // then `options` has no KL term in the loss
   StepModels models;
   int64_t warmup_steps_done = 0;  // of the critic
+  int64_t reference_steps = 0;    // train steps of a reference that is not frozen
 
   absl::StatusOr<ExperienceBatch> Pack(std::span<const experience::v1::ScoredGroup> groups) const {
     return PackBatch(groups, {.microbatch_tokens = options.microbatch_tokens,
@@ -77,10 +81,20 @@ struct TrainStep::Impl {
   absl::Status MakeCritic(const TrainStepSetup& setup);
   absl::StatusOr<GroupLogprobs> Score(PlacedPolicy& frozen,
                                       std::span<const experience::v1::ScoredGroup> groups);
+  bool MovesReference() const {
+    return models.reference != nullptr && options.reference.kind != ReferenceKind::kFrozen;
+  }
   bool WarmsUp() const {
     return models.critic != nullptr && warmup_steps_done < options.critic.warmup_steps;
   }
   absl::Status TrainMinibatches(RowPasses& passes, BatchScores& scores, StepReport& report);
+  // Train steps since the reference had weights of the policy, for kReset; else 0.
+  int64_t ReferenceAge() const {
+    const ReferenceOptions& reference = options.reference;
+    return MovesReference() && reference.kind == ReferenceKind::kReset
+               ? reference_steps % reference.reset_every
+               : 0;
+  }
   void ControlKl(const ExperienceBatch& batch, const StepReport& report);
   void MeasureDrift(const ExperienceBatch& batch, const BatchScores& scores, WeightVersion version,
                     StepReport& report) const;
@@ -207,6 +221,12 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
     report.critic->warms_up = true;
   }
   impl_->ControlKl(batch, report);
+  report.reference_age = impl_->ReferenceAge();
+  if (impl_->MovesReference()) {
+    TANDEM_RETURN_IF_ERROR(MoveReference(impl_->options.reference, ++impl_->reference_steps,
+                                         *impl_->models.policy, *impl_->models.reference)
+                               .status());
+  }
   impl_->MeasureDrift(batch, scores, version, report);
   impl_->Finish(groups, batch, scores, report);
   return report;
@@ -344,10 +364,13 @@ std::vector<TensorSource> TrainStep::OptimizerState() const {
       models.optimizer->State([&models](size_t parameter, const std::vector<at::Tensor>& own) {
         return models.policy->buckets().Collect(parameter, own);
       });
-  if (models.critic == nullptr) return state;
-  for (const TensorSource& source : models.critic->State()) {
-    state.push_back(Renamed(source, absl::StrCat(kCriticPrefix, source.spec.name)));
-  }
+  const auto append = [&](const char* prefix, const std::vector<TensorSource>& sources) {
+    for (const TensorSource& source : sources) {
+      state.push_back(Renamed(source, absl::StrCat(prefix, source.spec.name)));
+    }
+  };
+  if (models.critic != nullptr) append(kCriticPrefix, models.critic->State());
+  if (impl_->MovesReference()) append(kReferencePrefix, models.reference->Masters());
   return state;
 }
 
@@ -364,6 +387,7 @@ std::map<std::string, double> TrainStep::numbers() const {
     numbers[kCriticUpdates] = static_cast<double>(impl.models.critic->num_updates());
     numbers[kWarmupSteps] = static_cast<double>(impl.warmup_steps_done);
   }
+  if (impl.MovesReference()) numbers[kReferenceSteps] = static_cast<double>(impl.reference_steps);
   return numbers;
 }
 
@@ -386,25 +410,31 @@ absl::Status TrainStep::Restore(const std::vector<TensorSource>& masters,
     return InvalidArgument("saved state: ", name,
                            " is missing: it was saved without what this run trains with");
   }
-  std::vector<TensorSource> of_policy, of_critic;
-  for (const TensorSource& source : optimizer_state) {
-    if (!source.spec.name.starts_with(kCriticPrefix)) {
-      of_policy.push_back(source);
-    } else {
-      of_critic.push_back(Renamed(source, source.spec.name.substr(std::size(kCriticPrefix) - 1)));
+  // Those of the policy have no prefix.
+  const auto take = [&](const std::string& prefix) {
+    std::vector<TensorSource> taken;
+    for (const TensorSource& source : optimizer_state) {
+      const std::string& name = source.spec.name;
+      if (name.starts_with(prefix)) taken.push_back(Renamed(source, name.substr(prefix.size())));
     }
-  }
+    return taken;
+  };
   TANDEM_RETURN_IF_ERROR(models.policy->Restore(masters));
-  TANDEM_RETURN_IF_ERROR(models.optimizer->Restore(of_policy, num_updates));
+  TANDEM_RETURN_IF_ERROR(models.optimizer->Restore(take(""), num_updates));
   models.policy->policy().WeightsChanged(num_updates == 0 ? Rounding::kNearest : models.rounding);
   const auto number = [&](const char* name) { return numbers.at(name); };
   if (numbers.contains(kKlCoefficient)) impl_->kl_in_reward.coefficient = number(kKlCoefficient);
   if (numbers.contains(kPenaltyCoefficient)) {
     impl_->options.loss.objective.penalty_coefficient = number(kPenaltyCoefficient);
   }
-  if (models.critic == nullptr) return absl::OkStatus();
-  impl_->warmup_steps_done = static_cast<int64_t>(number(kWarmupSteps));
-  return models.critic->Restore(of_critic, static_cast<int64_t>(number(kCriticUpdates)));
+  if (models.critic != nullptr) {
+    impl_->warmup_steps_done = static_cast<int64_t>(number(kWarmupSteps));
+    TANDEM_RETURN_IF_ERROR(
+        models.critic->Restore(take(kCriticPrefix), static_cast<int64_t>(number(kCriticUpdates))));
+  }
+  if (!impl_->MovesReference()) return absl::OkStatus();
+  impl_->reference_steps = static_cast<int64_t>(number(kReferenceSteps));
+  return models.reference->Restore(take(kReferencePrefix));
 }
 
 void TrainStep::UseThreads(int64_t num_threads) {

@@ -135,7 +135,7 @@ class TrainStep {
   // when sharded, else whole on every rank.
   std::vector<TensorSource> Masters() const;
   // The optimizer's moments, in F32, likewise, gathered; then what the critic needs to go on, with
-  // names that begin with "critic.".
+  // names that begin with "critic.", and a reference policy that is not frozen ("reference.").
   std::vector<TensorSource> OptimizerState() const;
   // What else it needs to go on, by name: coefficients that a controller moves, and counts.
   std::map<std::string, double> numbers() const;
@@ -148,7 +148,7 @@ class TrainStep {
 
   // Takes weights and optimizer state back. Tensors are read one at a time, each whole on every
   // rank: first masters, in ModelTensors order, then moments in the order given. The number of
-  // ranks that saved them does not matter. The reference stays as it is.
+  // ranks that saved them does not matter. A frozen reference stays as it is.
   //   INVALID_ARGUMENT  a tensor or number is missing, or of another shape or dtype (named)
   //   any code of read  the weights are unknown
   absl::Status Restore(const std::vector<TensorSource>& masters,

@@ -21,6 +21,7 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
   binder.Section("correction", "what an off-policy token counts (stage 6)", options.correction);
   binder.Section("loss", "the policy loss (stage 7)", options.loss);
   binder.Section("optimizer", "AdamW (stage 8)", options.optimizer);
+  binder.Section("reference", "the policy that a KL is measured against", options.reference);
   binder.Section("critic", "value model, where advantage.kind needs one", options.critic);
   binder.Section("metrics", "what metrics.jsonl holds beside its own names", [&](OptionBinder& b) {
     b.TextList("peer_names", &options.peer_names,

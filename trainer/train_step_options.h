@@ -12,6 +12,7 @@
 #include "trainer/critic/critic_options.h"
 #include "trainer/loss/policy_loss_options.h"
 #include "trainer/optimizer/optimizer_options.h"
+#include "trainer/step/reference_options.h"
 #include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {
@@ -25,6 +26,7 @@ struct TrainStepOptions {
   PolicyLossOptions loss;
   OptimizerOptions optimizer;
   CriticOptions critic;
+  ReferenceOptions reference;           // read where there is a reference policy
   std::vector<std::string> peer_names;  // systems under whose names drift is reported too
 };
 

@@ -21,13 +21,14 @@ absl::StatusOr<std::unique_ptr<RunFile>> RunFile::Load(const std::string& path,
   std::unique_ptr<RunFile> run(new RunFile);
   rollout::ServerOptions& server = run->server_;
   const trainer::TrainerOptions& trainer = run->trainer_;
-  TANDEM_RETURN_IF_ERROR(trainer::LoadOverPreset(run->binder_, trainer.preset, [&] {
-    TANDEM_RETURN_IF_ERROR(run->binder_.LoadFile(path));
-    for (const std::string& assignment : sets) {
-      TANDEM_RETURN_IF_ERROR(run->binder_.Set(assignment));
-    }
-    return absl::OkStatus();
-  }));
+  TANDEM_RETURN_IF_ERROR(trainer::LoadOverPreset(
+      run->binder_, trainer.preset, [&] { return run->binder_.LoadFile(path); },
+      [&] {
+        for (const std::string& assignment : sets) {
+          TANDEM_RETURN_IF_ERROR(run->binder_.Set(assignment));
+        }
+        return absl::OkStatus();
+      }));
   if (server.model.empty()) server.model = trainer.model;
   TANDEM_RETURN_IF_ERROR(rollout::CheckOptions(server));
   TANDEM_RETURN_IF_ERROR(trainer::CheckOptions(trainer));

@@ -25,8 +25,8 @@ using ::tandem::testing::ToyWeights;
 
 AdvantageOptions Gae() { return {.kind = AdvantageKind::kGae, .value = {.lambda = 1}}; }
 
-std::unique_ptr<TrainStep> MakeStep(const TrainStepOptions& options,
-                                    const AdvantageOptions& advantage = Gae()) {
+std::unique_ptr<TrainStep> MakeCriticStep(const TrainStepOptions& options,
+                                          const AdvantageOptions& advantage = Gae()) {
   TrainStepSetup setup{.config = ToyConfig(), .advantage = advantage};
   setup.weights = ToyWeights(setup.config);
   return TrainStep::Create(setup, options).value();
@@ -54,8 +54,8 @@ TrainStepOptions CriticOptionsOf(CriticBackbone backbone) {
 
 // A head of zeros says 0 everywhere: with gamma and lambda 1 the advantages are the rewards.
 TEST(CriticInTraining, ThatKnowsNothingLeavesTheRewardsAsAdvantages) {
-  const auto with = MakeStep(CriticOptionsOf(CriticBackbone::kOwn));
-  const auto without = MakeStep(GradientOptions(), {.kind = AdvantageKind::kNone});
+  const auto with = MakeCriticStep(CriticOptionsOf(CriticBackbone::kOwn));
+  const auto without = MakeCriticStep(GradientOptions(), {.kind = AdvantageKind::kNone});
   const auto report = with->Run(RewardedGroups());
   ASSERT_THAT(report, IsOk());
   ASSERT_THAT(without->Run(RewardedGroups()), IsOk());
@@ -69,7 +69,7 @@ TEST(CriticInTraining, ThatKnowsNothingLeavesTheRewardsAsAdvantages) {
 TEST(CriticInTraining, LearnsWhatTheRewardsAre) {
   TrainStepOptions options = CriticOptionsOf(CriticBackbone::kOwn);
   options.optimizer.learning_rate = 0;
-  const auto step = MakeStep(options);
+  const auto step = MakeCriticStep(options);
   double first = 0, last = 0;
   StepReport report;
   for (int i = 0; i < 30; ++i) {
@@ -77,8 +77,10 @@ TEST(CriticInTraining, LearnsWhatTheRewardsAre) {
     last = report.critic->loss_sum / static_cast<double>(report.critic->num_tokens);
     if (i == 0) first = last;
   }
-  EXPECT_LT(last, 0.05 * first);
-  EXPECT_GT(report.critic->explained_variance, 0.9);
+  // The state before the first token is the same for right and wrong completions of a prompt: about
+  // a fifth of the variance cannot be explained.
+  EXPECT_LT(last, 0.1 * first);
+  EXPECT_GT(report.critic->explained_variance, 0.75);
   EXPECT_NEAR(report.critic->value_mean, report.critic->target_mean, 0.1);
   // The advantages are what is left: small where the critic is right.
   EXPECT_LT(report.advantage_var, 0.05);
@@ -87,7 +89,7 @@ TEST(CriticInTraining, LearnsWhatTheRewardsAre) {
 TEST(CriticInTraining, WarmsUpWhileThePolicyStays) {
   TrainStepOptions options = CriticOptionsOf(CriticBackbone::kOwn);
   options.critic.warmup_steps = 2;
-  const auto step = MakeStep(options);
+  const auto step = MakeCriticStep(options);
   for (int i = 0; i < 3; ++i) {
     const auto report = step->Run(RewardedGroups());
     ASSERT_THAT(report, IsOk());
@@ -104,7 +106,7 @@ TEST(CriticInTraining, WarmsUpWhileThePolicyStays) {
 TEST(CriticInTraining, OnThePolicysHiddenStatesChangesThePolicyThroughTheValueLossAlone) {
   TrainStepOptions options = CriticOptionsOf(CriticBackbone::kShared);
   std::vector<ScoredGroup> groups = RewardedGroups();
-  const auto step = MakeStep(options);
+  const auto step = MakeCriticStep(options);
   StepReport report;
   for (int i = 0; i < 40; ++i) report = step->Run(groups).value();
   EXPECT_GT(report.critic->explained_variance, 0.5);
@@ -112,7 +114,7 @@ TEST(CriticInTraining, OnThePolicysHiddenStatesChangesThePolicyThroughTheValueLo
   // With all advantages 0 and a coefficient of 0 the policy does not move; with one it does.
   for (const double coefficient : {0.0, 1.0}) {
     options.critic.loss_coefficient = coefficient;
-    const auto still = MakeStep(options);
+    const auto still = MakeCriticStep(options);
     for (ScoredGroup& group : groups) {
       for (auto& member : *group.mutable_completions()) member.set_reward(0);
     }
@@ -127,7 +129,8 @@ void ExpectResumes(CriticBackbone backbone) {
   options.loss.objective.kind = offpolicy::ObjectiveKind::kPenalty;
   options.num_epochs = 2;
   if (backbone == CriticBackbone::kOwn) options.critic.warmup_steps = 1;
-  const auto whole = MakeStep(options), before = MakeStep(options), after = MakeStep(options);
+  const auto whole = MakeCriticStep(options), before = MakeCriticStep(options),
+             after = MakeCriticStep(options);
   ASSERT_THAT(whole->Run(RewardedGroups()), IsOk());
   ASSERT_THAT(before->Run(RewardedGroups()), IsOk());
   ASSERT_THAT(after->Restore(before->Masters(), before->OptimizerState(), before->num_updates(),
@@ -157,8 +160,8 @@ TEST(CriticInTraining, GoesOnFromWhatWasSavedBitForBit) {
 }
 
 TEST(CriticInTraining, CannotGoOnFromARunWithoutOne) {
-  const auto without = MakeStep(GradientOptions(), {});
-  const auto with = MakeStep(CriticOptionsOf(CriticBackbone::kOwn));
+  const auto without = MakeCriticStep(GradientOptions(), {});
+  const auto with = MakeCriticStep(CriticOptionsOf(CriticBackbone::kOwn));
   EXPECT_THAT(with->Restore(without->Masters(), without->OptimizerState(), 0, without->numbers()),
               FailsWith(absl::StatusCode::kInvalidArgument, "critic_updates is missing"));
 }
@@ -168,13 +171,13 @@ TEST(TargetKl, EndsTheUpdatesOfAStep) {
   TrainStepOptions options = GradientOptions();
   options.num_epochs = 4;
   options.optimizer.learning_rate = 3e-2;
-  const auto free = MakeStep(options, {})->Run(Groups());
+  const auto free = MakeCriticStep(options, {})->Run(Groups());
   ASSERT_THAT(free, IsOk());
   EXPECT_EQ(free->loss.num_updates, 4);
   EXPECT_FALSE(free->loss.kl_stopped);
   EXPECT_GT(free->loss.proximal_kl_sum, 0);
   options.target_kl = 1e-4;
-  const auto stopped = MakeStep(options, {})->Run(Groups());
+  const auto stopped = MakeCriticStep(options, {})->Run(Groups());
   ASSERT_THAT(stopped, IsOk());
   EXPECT_EQ(stopped->loss.num_updates, 1);
   EXPECT_TRUE(stopped->loss.kl_stopped);
@@ -185,7 +188,7 @@ TEST(EntropyBonus, RaisesTheEntropyOfTheTrainedPolicy) {
     TrainStepOptions options = GradientOptions();
     options.optimizer.learning_rate = 1e-3;
     options.loss.entropy_coefficient = coefficient;
-    const auto step = MakeStep(options, {});
+    const auto step = MakeCriticStep(options, {});
     std::vector<ScoredGroup> groups = Groups();
     for (ScoredGroup& group : groups) {
       for (auto& member : *group.mutable_completions()) member.set_advantage(0);

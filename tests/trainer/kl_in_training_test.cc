@@ -22,7 +22,7 @@ using ::tandem::testing::ToyWeights;
 
 // Rewards 1 for the first completion and 0 for the others, or 0 for all, with the advantages that
 // ScoreGroup makes of them.
-void Reward(ScoredGroup& group, bool first_is_right) {
+void SetRewards(ScoredGroup& group, bool first_is_right) {
   GroupRewards rewards;
   for (int i = 0; i < group.completions_size(); ++i) {
     rewards.rewards.push_back(first_is_right && i == 0 ? 1 : 0);
@@ -43,14 +43,14 @@ TEST(KlInTrainingTest, AKlInTheRewardIsTakenOffTheAdvantagesAndNotInTheLoss) {
   options.loss.kl_place = KlPlace::kReward;
   const auto step = MakeStep(options, 1, /*with_reference=*/true);
   std::vector<ScoredGroup> groups = Groups(1, 4);
-  Reward(groups[0], true);
+  SetRewards(groups[0], true);
   const auto first = step->Run(groups);
   ASSERT_THAT(first, IsOk());
   EXPECT_NEAR(first->kl_penalty, 0, 1e-6);
   // (1 - 0.25) / 0.5 and (0 - 0.25) / 0.5: mean 0, mean square (2.25 + 3 x 0.25) / 4.
   EXPECT_NEAR(first->advantage_var, 0.75, 1e-3);
   EXPECT_NEAR(first->advantages[0][0][0], 1.5, 1e-3);
-  Reward(groups[0], false);
+  SetRewards(groups[0], false);
   const auto second = step->Run(groups);
   EXPECT_EQ(second->loss.kl, 0);
   EXPECT_EQ(second->loss.total, second->loss.policy);
@@ -75,8 +75,8 @@ TEST(KlInTrainingTest, AKlInTheRewardIsTakenOffTheAdvantagesAndNotInTheLoss) {
 // reference itself; then a tenth of the coefficient is a tenth of the charge.
 TEST(KlInTrainingTest, WhereRewardsAreEqualAKlInTheRewardGrowsWithItsCoefficient) {
   std::vector<ScoredGroup> groups = Groups(1, 4), equal = groups;
-  Reward(groups[0], true);
-  Reward(equal[0], false);
+  SetRewards(groups[0], true);
+  SetRewards(equal[0], false);
   const auto charges = [&](double coefficient) {
     TrainStepOptions options = GradientOptions();
     options.optimizer.learning_rate = 3e-2;
@@ -105,7 +105,7 @@ TEST(KlInTrainingTest, TheAdvantagesOfTheReportAreThoseAfterTheCharge) {
   setup.reference_weights = ToyWeights(setup.config, /*seed=*/2);
   const auto with_charge = TrainStep::Create(setup, charged).value();
   std::vector<ScoredGroup> groups = Groups();
-  for (ScoredGroup& group : groups) Reward(group, true);
+  for (ScoredGroup& group : groups) SetRewards(group, true);
   const auto report = with_charge->Run(groups);
   ASSERT_THAT(report, IsOk());
   bool changed = false;

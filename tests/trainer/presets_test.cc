@@ -16,10 +16,12 @@ using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 using ::testing::HasSubstr;
 
-absl::Status Load(const std::string& yaml, TrainerOptions* options) {
+absl::Status Load(const std::string& yaml, TrainerOptions* options, const std::string& set = "") {
   OptionBinder binder;
   binder.Section("trainer", "trainer", *options);
-  return LoadOverPreset(binder, options->preset, [&] { return binder.LoadString(yaml, "file"); });
+  return LoadOverPreset(
+      binder, options->preset, [&] { return binder.LoadString(yaml, "file"); },
+      [&] { return set.empty() ? absl::OkStatus() : binder.Set(set); });
 }
 
 TEST(Presets, AllStandForOptionsThatMakeARunTogether) {
@@ -57,6 +59,16 @@ TEST(Presets, TheFileHasTheLastWord) {
   ASSERT_THAT(Load("trainer: {preset: dapo, loss: {clip_high: 0.3}}", &options), IsOk());
   EXPECT_EQ(options.learner.step.loss.objective.clip_high, 0.3);
   EXPECT_TRUE(options.advantage.drop_zero_variance);
+}
+
+TEST(Presets, OneOfTheCommandLineStandsOverTheFile) {
+  TrainerOptions options;
+  ASSERT_THAT(Load("trainer: {preset: grpo, loss: {clip_high: 0.3}, advantage: {kind: mean_only}}",
+                   &options, "trainer.preset=dapo"),
+              IsOk());
+  EXPECT_EQ(options.learner.step.loss.objective.clip_high, 0.28);
+  EXPECT_EQ(options.advantage.kind, AdvantageKind::kGroupNorm);
+  EXPECT_EQ(options.learner.step.loss.kl_coefficient, 0);
 }
 
 TEST(Presets, AnUnknownOneIsRefusedWithTheNamesThereAre) {

@@ -129,6 +129,7 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
     add_token_numbers(/*of_reference=*/true);
     add("kl_reference/reward_penalty", report.kl_penalty);
     add("kl_reference/coefficient", report.kl_coefficient);
+    add("kl_reference/age", static_cast<double>(report.reference_age));
   }
   if (report.penalty_coefficient > 0) add("loss/penalty_coefficient", report.penalty_coefficient);
   if (report.critic.has_value()) AddCritic(*report.critic, numbers);

@@ -120,6 +120,7 @@ struct StepReport {
   OptimizerNumbers optimizer;
   std::optional<CriticNumbers> critic;
   HeldMemory memory;
+  int64_t reference_age = 0;  // train steps since the reference policy was set or reset
   double kl_coefficient = 0, penalty_coefficient = 0;  // that the step used
   double advantage_mean = 0, advantage_var = 0;        // over trained completions
   double kl_penalty = 0;  // kl_place reward: cost of a completion before centring, mean
