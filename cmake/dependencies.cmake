@@ -14,6 +14,8 @@ find_package(CLI11 REQUIRED)            # command lines
 find_package(spdlog REQUIRED)           # log sinks and rotation, behind common/base/log.h
 find_package(prometheus-cpp REQUIRED)   # counters and their text form, behind common/observe/metrics.h
 find_package(civetweb REQUIRED)         # HTTP, behind common/observe/observe_server.h
+find_package(CURL REQUIRED)            # HTTP to reward services and judges: connections, TLS and proxies are not ours to write
+find_package(SQLite3 REQUIRED)         # answers of judges that a resumed run need not pay for again: one file, safe in a crash
 find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)   # XXH3-128, fast enough for the digests of every push

@@ -21,6 +21,7 @@
 #include "trainer/experience/group_check.h"
 #include "trainer/metrics/step_metrics.h"
 #include "trainer/prompts/group_request.h"
+#include "trainer/rewards/reward_queue.h"
 #include "trainer/run/run_owner.h"
 #include "trainer/run_setup.h"
 #include "trainer/weight_push/delivery.h"
@@ -32,6 +33,7 @@ using experience::v1::ScoredGroup;
 namespace {
 
 constexpr std::chrono::seconds kLookUpEach(2);
+constexpr std::chrono::milliseconds kWaitEach(200);
 
 }  // namespace
 
@@ -64,7 +66,8 @@ void Trainer::AskForGroups() {
   }
 }
 
-// Stage 3: a finished group becomes experience, or is dropped with a reason.
+// Stage 3: a finished group is given its rewards, which may take a while, and becomes experience;
+// or it is dropped with a reason.
 absl::Status Trainer::TakeGroup(FinishedGroup finished) {
   ++groups_done_;
   const auto drop = [&](const std::string& reason, const std::string& message) {
@@ -84,23 +87,57 @@ absl::Status Trainer::TakeGroup(FinishedGroup finished) {
     return drop("bad_response", std::string(known.message()));
   }
   if (finished.replay) drift_->KeepReplay(finished.group_id, *std::move(finished.replay));
-  ScoredGroup group;
-  group.set_group_id(finished.group_id);
-  group.set_server(client_->address(finished.server));
-  *group.mutable_prompt() = inputs_->prompts.train->At(finished.group_id);
+  const auto group = std::make_shared<ScoredGroup>();  // shared with what is done later
+  group->set_group_id(finished.group_id);
+  group->set_server(client_->address(finished.server));
+  *group->mutable_prompt() = inputs_->prompts.train->At(finished.group_id);
   for (rollout::v1::Completion& completion : finished.completions) {
-    *group.add_completions()->mutable_completion() = std::move(completion);
+    *group->add_completions()->mutable_completion() = std::move(completion);
   }
   if (finished.baseline.has_value()) {
-    *group.mutable_baseline()->mutable_completion() = *std::move(finished.baseline);
+    *group->mutable_baseline()->mutable_completion() = *std::move(finished.baseline);
   }
   const double start = MonotonicSeconds();
-  const std::vector<Reward> rewards = inputs_->rewards->Score(MakeRewardInputs(group));
-  TANDEM_ASSIGN_OR_RETURN(const auto steps, FindStepTokens(*inputs_->tokenizer, rewards, group));
-  TANDEM_RETURN_IF_ERROR(ScoreGroup(rewards, steps, options_.advantage, &group));
+  TANDEM_RETURN_IF_ERROR(
+      rewards_->Submit(MakeRewardInputs(*group), [this, group](std::vector<Reward> rewards) {
+        TANDEM_ASSIGN_OR_RETURN(const auto steps,
+                                FindStepTokens(*inputs_->tokenizer, rewards, *group));
+        TANDEM_RETURN_IF_ERROR(ScoreGroup(rewards, steps, options_.advantage, group.get()));
+        log_->history().Received(*group);
+        return buffer_->Add(std::move(*group));
+      }));
   times_.reward += MonotonicSeconds() - start;
-  log_->history().Received(group);
-  return buffer_->Add(std::move(group));
+  return absl::OkStatus();
+}
+
+// Groups whose rewards are there become experience.
+absl::Status Trainer::TakeRewards() {
+  for (const RewardEvent& event : rewards_->TakeEvents()) {
+    TANDEM_RETURN_IF_ERROR(log_->Event(event.kind, event.message));
+  }
+  return rewards_->Deliver();
+}
+
+// Waits for a sampled group or for the rewards of one, whichever comes first.
+absl::Status Trainer::WaitForGroup() {
+  const bool has_room = rewards_->HasRoom();
+  const bool for_rewards =
+      !has_room || (rewards_->num_open() > 0 && client_->queues().groups_in_flight == 0);
+  const double start = MonotonicSeconds();
+  std::optional<FinishedGroup> group;
+  if (has_room) {
+    TANDEM_ASSIGN_OR_RETURN(group, client_->Next(kWaitEach));
+  } else {
+    rewards_->WaitFor(kWaitEach);
+  }
+  const double waited = MonotonicSeconds() - start;
+  if (for_rewards)
+    times_.reward += waited;
+  else
+    log_->metrics().OnWait(waited);
+  ShowQueues();
+  if (group.has_value()) TANDEM_RETURN_IF_ERROR(TakeGroup(*std::move(group)));
+  return TakeRewards();
 }
 
 absl::Status Trainer::Collect() {
@@ -110,12 +147,7 @@ absl::Status Trainer::Collect() {
   while (!buffer_->StepReady() && !Stopping()) {
     delivery_->UpdateServers();
     TANDEM_RETURN_IF_ERROR(delivery_->Sync());
-    const double waits = MonotonicSeconds();
-    TANDEM_ASSIGN_OR_RETURN(std::optional<FinishedGroup> group,
-                            client_->Next(std::chrono::milliseconds(200)));
-    log_->metrics().OnWait(MonotonicSeconds() - waits);
-    ShowQueues();
-    if (group.has_value()) TANDEM_RETURN_IF_ERROR(TakeGroup(*std::move(group)));
+    TANDEM_RETURN_IF_ERROR(WaitForGroup());
     log_->ShowPhase("rollout", absl::StrCat(",\"groups_done\":", groups_done_,
                                             ",\"groups\":", options_.prompts_per_step));
   }
@@ -265,6 +297,11 @@ absl::Status Trainer::RecordStep(const StepExperience& step, double step_seconds
   std::vector<DroppedGroup> dropped = std::exchange(state_.unrecorded_drops, {});
   dropped.insert(dropped.end(), step.dropped.begin(), step.dropped.end());
   AddDropMetrics(step.groups, dropped, line);
+  if (rewards_->is_external()) {
+    const RewardNumbers numbers = rewards_->TakeNumbers();
+    AddExternalRewards(numbers, SampledGroups(step), line);
+    log_->metrics().OnRewards(numbers);
+  }
   line->AddCount("skipped/steps", std::exchange(state_.unrecorded_skips, 0));
   line->Add("time/rollout", times_.rollout);
   line->Add("time/reward", times_.reward);
@@ -317,7 +354,7 @@ absl::Status Trainer::Evaluate(MetricsLine* line) {
       .tick = [this] { return delivery_->Sync(); },
       .other = [this](FinishedGroup group) { return TakeGroup(std::move(group)); }};
   const auto result = trainer::Evaluate(inputs_->prompts.eval->prompts(), options_.eval, evaluation,
-                                        *client_, *inputs_->rewards, *context_.stop);
+                                        *client_, *rewards_, *context_.stop);
   times_.eval = MonotonicSeconds() - start;
   if (result.status().code() == absl::StatusCode::kCancelled) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(result.status());
@@ -350,6 +387,7 @@ absl::Status Trainer::EvaluateAtStart() {
 absl::Status Trainer::Finish() {
   const bool stopped = !finished();
   if (stopped) client_->CancelAll();
+  rewards_->Cancel();
   TANDEM_RETURN_IF_ERROR(checkpointer_->SaveLast(stopped));
   const int64_t steps = state_.version.value;
   if (!stopped) return log_->Event("run_finished", absl::StrCat("after ", steps, " train steps"));
@@ -370,6 +408,7 @@ void Trainer::RecordFailure(const absl::Status& failure) {
 void Trainer::ShowQueues() {
   TrainerMetrics::Queues queues = client_->queues();
   queues.groups_waiting = buffer_->num_waiting();
+  queues.groups_unrewarded = rewards_->num_open();
   log_->metrics().OnQueues(queues);
 }
 
@@ -389,6 +428,7 @@ absl::Status Trainer::OpenRun(RunMode mode, rpc::Caller caller) {
   if (!options_.history.empty()) {
     TANDEM_RETURN_IF_ERROR(WithExitCode(log_->OpenHistory(options_.history), ExitCode::kStorage));
   }
+  TANDEM_RETURN_IF_ERROR(WithExitCode(inputs_->rewards->Open(state_.run_id), ExitCode::kStorage));
   checkpointer_ = std::make_unique<Checkpointer>(options_.checkpoint, inputs_->identity,
                                                  learner_.get(), &state_, log_.get());
   if (resumes) {
@@ -442,6 +482,7 @@ absl::Status Trainer::ConnectServers() {
       [this](const rollout::v1::GenerateGroupRequest& request, FinishedGroup* group) {
         group->replay = drift_->ReplayWhenSampled(request, *group);
       });
+  rewards_ = std::make_unique<RewardQueue>(inputs_->rewards.get(), [this] { client_->Wake(); });
   drift_->Connect(state_.run_id, client_.get(), scorer_.get());
   publisher_ = std::make_unique<WeightPublisher>(pool_.get(), state_.run_id, options_.push);
   delivery_ = std::make_unique<Delivery>(lookup_.get(), client_.get(), publisher_.get(),

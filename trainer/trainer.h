@@ -31,6 +31,7 @@ class Checkpointer;
 class Delivery;
 class DriftMonitor;
 class RecentWeights;
+class RewardQueue;
 class RunLog;
 struct PushTotals;
 struct RunInputs;
@@ -77,7 +78,8 @@ class Trainer {
  private:
   // Seconds of one train step.
   struct StepTimes {
-    double rollout = 0, reward = 0, push = 0, eval = 0;
+    double rollout = 0, push = 0, eval = 0;
+    double reward = 0;  // the loop waited for nothing but rewards
   };
 
   Trainer(const TrainerOptions& options, std::unique_ptr<Learner> learner, TrainerContext context);
@@ -90,7 +92,9 @@ class Trainer {
   absl::Status Step();
   absl::Status Collect();  // stages 1 to 3; returns early when stopped
   void AskForGroups();
+  absl::Status WaitForGroup();
   absl::Status TakeGroup(FinishedGroup finished);
+  absl::Status TakeRewards();
   absl::StatusOr<bool> TrainOn(StepExperience* step, MetricsLine* line);  // stages 4 to 8
   absl::Status Push(MetricsLine* line);                                   // stage 9
   absl::StatusOr<PushTotals> Publish(CastWeights cast);
@@ -129,6 +133,7 @@ class Trainer {
   std::unique_ptr<RolloutClient> client_;
   std::unique_ptr<WeightPublisher> publisher_;
   std::unique_ptr<Delivery> delivery_;
+  std::unique_ptr<RewardQueue> rewards_;  // wakes the client
   DType server_dtype_ = DType::kF32;
 
   // The step under way.

@@ -28,6 +28,7 @@ PACKAGES=(
   libgrpc++-dev libssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libspdlog-dev prometheus-cpp-dev libcivetweb-dev libxxhash-dev libjs-chart.js libgloo-dev libboost-dev
+  libcurl4-openssl-dev libsqlite3-dev
 )
 WORK_PACKAGES=(clang-format)
 FUZZ_PACKAGES=(clang libclang-rt-dev)

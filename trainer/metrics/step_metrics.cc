@@ -89,6 +89,33 @@ void AddGroupMetrics(const StepExperience& step, WeightVersion version, MetricsL
   AddStaleness(step.groups, version, line);
 }
 
+void AddExternalRewards(const RewardNumbers& numbers, const GroupViews& sampled,
+                        MetricsLine* line) {
+  size_t completions = 0;
+  int64_t failed = 0;
+  for (const ScoredGroup& group : sampled) {
+    completions += static_cast<size_t>(group.completions_size());
+    failed += std::ranges::count_if(group.completions(), [](const ScoredCompletion& member) {
+      return IsRewardFailure(member.drop_reason());
+    });
+  }
+  std::vector<double> latencies = numbers.latencies;
+  std::ranges::sort(latencies);
+  if (!latencies.empty()) {
+    line->Add("reward/latency_p50", offpolicy::SortedQuantile(latencies, 0.5));
+  }
+  line->Add("reward/failed_share", Share(failed, completions));
+  line->AddCount("reward/cache_hits", numbers.cache_hits);
+  if (numbers.judge_calls > 0) {
+    line->AddCount("reward/judge_calls", numbers.judge_calls);
+    line->AddCount("reward/judge_tokens", numbers.judge_tokens);
+  }
+  if (numbers.pairs > 0) {
+    line->Add("reward/judge_position_disagreement",
+              Share(numbers.pair_disagreements, static_cast<size_t>(numbers.pairs)));
+  }
+}
+
 void AddAdvantageMetrics(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
   std::vector<double> advantages;
   for (const ScoredGroup& group : groups) {

@@ -12,12 +12,17 @@
 #include "trainer/experience/experience_buffer.h"
 #include "trainer/experience/group_capture.h"
 #include "trainer/metrics/metrics_line.h"
+#include "trainer/rewards/external/reward_tally.h"
 
 namespace tandem::trainer {
 
 // reward/ and length/ over every completion that was sampled and scored, also of dropped groups;
 // staleness/ over the groups that are trained.
 void AddGroupMetrics(const StepExperience& step, WeightVersion version, MetricsLine* line);
+
+// reward/ of what external components did since the line before (rewards/reward_queue.h), and the
+// share of the completions sampled for the step that have no reward because one of them failed.
+void AddExternalRewards(const RewardNumbers& numbers, const GroupViews& sampled, MetricsLine* line);
 
 // advantage/ over the completions that are not masked.
 void AddAdvantageMetrics(const std::vector<experience::v1::ScoredGroup>& groups, MetricsLine* line);

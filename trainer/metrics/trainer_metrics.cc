@@ -6,18 +6,36 @@
 #include "absl/strings/match.h"
 #include "common/base/clock.h"
 #include "trainer/metrics/step_metrics.h"
+#include "trainer/rewards/external/reward_tally.h"
 
 namespace tandem::trainer {
 namespace {
 
 const std::vector<double> kSecondsBounds = {0.01, 0.05, 0.1, 0.25, 0.5, 1,   2.5, 5,
                                             10,   30,   60,  150,  300, 900, 3600};
-constexpr const char* kEventKinds[] = {
-    "run_started",       "run_finished",    "run_stopped",    "run_failed",   "resumed",
-    "started_over",      "server_ready",    "server_lost",    "server_hung",  "server_back",
-    "push_committed",    "push_failed",     "group_dropped",  "step_skipped", "checkpoint_saved",
-    "checkpoint_failed", "capture_written", "capture_failed", "alert",        "eval",
-    "eval_failed"};
+constexpr const char* kEventKinds[] = {"run_started",
+                                       "run_finished",
+                                       "run_stopped",
+                                       "run_failed",
+                                       "resumed",
+                                       "started_over",
+                                       "server_ready",
+                                       "server_lost",
+                                       "server_hung",
+                                       "server_back",
+                                       "push_committed",
+                                       "push_failed",
+                                       "group_dropped",
+                                       "step_skipped",
+                                       "checkpoint_saved",
+                                       "checkpoint_failed",
+                                       "capture_written",
+                                       "capture_failed",
+                                       "alert",
+                                       "eval",
+                                       "eval_failed",
+                                       "reward_breaker_opened",
+                                       "reward_budget_spent"};
 constexpr const char* kDropReasons[] = {"stale", "zero_variance", "all_masked", "failed",
                                         "bad_response"};
 constexpr const char* kPhases[] = {"step", "rollout",    "reward", "pack",  "proximal", "update",
@@ -45,6 +63,7 @@ TrainerMetrics::TrainerMetrics(MetricsRegistry* registry, int64_t planned_steps,
 void TrainerMetrics::OnQueues(const Queues& queues) {
   in_flight_->Set(static_cast<double>(queues.groups_in_flight));
   queue_depth_->Set(static_cast<double>(queues.groups_waiting));
+  unrewarded_->Set(static_cast<double>(queues.groups_unrewarded));
   servers_ready_->Set(static_cast<double>(queues.servers_ready));
   servers_not_ready_->Set(static_cast<double>(queues.servers - queues.servers_ready));
   servers_hung_->Set(static_cast<double>(queues.servers_hung));
@@ -65,6 +84,12 @@ void TrainerMetrics::OnAlert(const std::string& name) {
       ->GetCounter("tandem_trainer_alerts_total",
                    "Alerts that the run raised about its own numbers.", {{"name", name}})
       ->Add();
+}
+
+void TrainerMetrics::OnRewards(const RewardNumbers& numbers) {
+  reward_cache_hits_->Add(static_cast<double>(numbers.cache_hits));
+  judge_calls_->Add(static_cast<double>(numbers.judge_calls));
+  judge_tokens_->Add(static_cast<double>(numbers.judge_tokens));
 }
 
 void TrainerMetrics::AddDropped(const std::string& reason, int64_t completions) {

@@ -17,6 +17,8 @@
 
 namespace tandem::trainer {
 
+struct RewardNumbers;
+
 // A key of metrics.jsonl as a gauge: NAME of the last step that has KEY, times `scale`. Below `low`
 // and above `high` it is worth a look. They are the one place of these thresholds: the alert rules
 // under deploy/ and the pages that state them are held to it by a test.
@@ -35,8 +37,9 @@ class TrainerMetrics {
  public:
   // The state of the loop, read between two groups.
   struct Queues {
-    int64_t groups_in_flight = 0;  // asked for and not finished
-    int64_t groups_waiting = 0;    // finished and not trained on yet
+    int64_t groups_in_flight = 0;   // asked for and not finished
+    int64_t groups_waiting = 0;     // finished and not trained on yet
+    int64_t groups_unrewarded = 0;  // finished, and their rewards are asked for
     int64_t servers = 0, servers_ready = 0;
     int64_t servers_hung = 0;  // of those not ready
     double idle_seconds = 0;   // in all, with no group asked for
@@ -50,6 +53,7 @@ class TrainerMetrics {
   void OnWait(double seconds) { wait_seconds_->Add(seconds); }  // for rollouts
   void OnEvent(std::string_view kind);
   void OnAlert(const std::string& name);
+  void OnRewards(const RewardNumbers& numbers);  // of external components
   // The experience that a train step took: dropped and masked completions, and the staleness of the
   // other tokens.
   void OnTaken(const StepExperience& step, WeightVersion version);
@@ -74,6 +78,8 @@ class TrainerMetrics {
       registry_->GetGauge("tandem_trainer_groups_in_flight", "Groups asked for and not finished.");
   Gauge* const queue_depth_ = registry_->GetGauge(
       "tandem_trainer_queue_depth", "Groups that are scored and wait to be trained on.");
+  Gauge* const unrewarded_ = registry_->GetGauge(
+      "tandem_trainer_groups_unrewarded", "Groups that are sampled and wait for their rewards.");
   Gauge* const servers_ready_ = registry_->GetGauge(
       "tandem_trainer_servers", "Rollout servers by state.", {{"state", "ready"}});
   Gauge* const servers_not_ready_ = registry_->GetGauge(
@@ -101,6 +107,12 @@ class TrainerMetrics {
                                                          "Completion tokens taken from servers.");
   Counter* const samples_ = registry_->GetCounter("tandem_trainer_samples_consumed_total",
                                                   "Completions that train steps took.");
+  Counter* const reward_cache_hits_ = registry_->GetCounter(
+      "tandem_trainer_reward_cache_hits_total", "Answers of external rewards that the cache gave.");
+  Counter* const judge_calls_ = registry_->GetCounter(
+      "tandem_trainer_judge_calls_total", "Requests to the judge, repeated ones included.");
+  Counter* const judge_tokens_ = registry_->GetCounter("tandem_trainer_judge_tokens_total",
+                                                       "Tokens of the judge, prompts and replies.");
   HistogramMetric* const staleness_ = registry_->GetHistogram(
       "tandem_trainer_staleness_versions", "Trained-at less sampled-at version, of each token.",
       {0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64});

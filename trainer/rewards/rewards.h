@@ -1,102 +1,81 @@
-// Rewards: one number per completion from its text and the prompt's answer (stage 3). Pure table of
-// named components and their weighted sum; the component `subprocess` asks a program of the user
-// (subprocess_reward.h). A failed component never becomes reward 0: it masks the completion.
+// RewardFunction: a reward per completion, as the weighted sum of named components (stage 3): some
+// read the text (text_components.h), some ask a program, a service or a judge (external_parts.h). A
+// failed component never becomes reward 0: it masks the completion. Used by reward_queue.h, which
+// keeps the trainer's loop from waiting for answers, and by the command line.
 #pragma once
 
-#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/options/options.h"
-#include "trainer/rewards/subprocess_reward.h"
-#include "trainer/rewards/written_number.h"
+#include "trainer/rewards/external_parts.h"
+#include "trainer/rewards/reward.h"
+#include "trainer/rewards/reward_options.h"
+#include "trainer/rewards/text_components.h"
 
 namespace tandem::trainer {
 
-// How a completion that ended by length is rewarded.
-enum class TruncatedPolicy { kKeep, kMask, kZero, kPenalise };
-
-struct RewardOptions {
-  std::vector<std::pair<std::string, double>> weights = {{"number_answer", 1.0}};
-  double pass_threshold = 1.0;    // Reward::correct
-  std::string regex;              // component regex: first group (or whole match) is the answer
-  std::string format;             // component format: must match the whole text
-  double length_soft_tokens = 0;  // component length_penalty: 0 up to here ...
-  double length_hard_tokens = 0;  // ... falling linearly to -1 here
-  double number_partial = 0.2;    // number_answer: the answer is among the numbers
-  bool number_needs_stop = true;  // number_answer: full reward only if ended by a stop
-  TruncatedPolicy truncated = TruncatedPolicy::kKeep;
-  double truncated_penalty = 0.5;  // penalise: subtracted
-  SubprocessRewardOptions subprocess;
-};
-void BindOptions(OptionBinder& binder, RewardOptions& options);
-
-struct RewardInput {
-  std::string_view text;         // of the completion, without the stop token
-  std::string_view answer;       // ground truth
-  std::string_view prompt;       // as rendered
-  std::string_view source_json;  // the prompt's line
-  int64_t num_tokens = 0;        // of the completion, stop token included
-  bool truncated = false;        // ended by length
-};
-
-// A reward of a part of the completion's text, as process rewards are.
-struct StepReward {
-  int64_t end_byte = 0;  // where the part ends in RewardInput::text, exclusive; in rising order
-  double value = 0;
-};
-
-struct Reward {
-  double value = 0;               // of the completion as a whole, without `steps`
-  std::vector<StepReward> steps;  // added to it; empty for most rewards
-  // Is the answer right? The weighted sum of the components that judge the answer reaches
-  // pass_threshold. What shapes the reward beside it (format, length_penalty, truncation) does not
-  // count, unless no component judges the answer: then format does.
-  bool correct = false;
-  std::vector<std::pair<std::string, double>> parts;  // before weights
-  std::string mask_reason;  // not empty: do not train on it ("truncated", "reward_failed: ...")
-};
-
-// Whether a completion masked for `mask_reason` has no reward.
-inline bool IsRewardFailure(std::string_view reason) { return reason.starts_with("reward_failed"); }
-
-// What follows the last "####" of a GSM8K answer as a number; without one, the last number.
-//   NOT_FOUND  no number
-absl::StatusOr<WrittenNumber> Gsm8kNumber(std::string_view text);
-
-// 1 if the completion ended by itself (or needs_stop is off) and its last number is `want`;
-// `partial` if any number is; else 0.
-double NumberAnswer(const RewardInput& input, const WrittenNumber& want, double partial,
-                    bool needs_stop);
-
-// Thread-compatible; memory: one subprocess if a component asks for it.
+// Thread-compatible. Memory and threads: those of the external components.
 class RewardFunction {
  public:
+  // Starts and opens nothing.
   //   INVALID_ARGUMENT  no component, unknown component (names those there are), a pattern that
-  //   does
-  //                     not compile or is missing, hard length not above soft, no subprocess
-  //                     command, a pass_threshold that no completion can reach
+  //                     does not compile or is missing, hard length not above soft, what an
+  //                     external component needs (external_parts.h), a pass_threshold that no
+  //                     completion can reach
   static absl::StatusOr<std::unique_ptr<RewardFunction>> Create(const RewardOptions& options);
   ~RewardFunction();
 
-  // One result per input, in order. Never fails as a whole.
+  // Opens what external components keep on disk. Once, before Score and Ask, which else open it
+  // without a run. `run_id`: whose costs count. Errors of AnswerCache::Open.
+  absl::Status Open(const std::string& run_id);
+
+  // One result per input of a group, in order. Never fails as a whole. Waits for external
+  // components.
   std::vector<Reward> Score(const std::vector<RewardInput>& inputs);
+
+  // Whether a component asks somebody else. If not, Score takes microseconds, and Ask is not called.
+  bool is_external() const { return external_ != nullptr; }
+
+  // Asks the external components about a group; `done` gets what Combine takes, on any thread,
+  // maybe before Ask returns, also after Cancel.
+  void Ask(std::shared_ptr<const HeldGroup> group, ExternalParts::Done done);
+
+  // The rewards of a group from the answers of its external components.
+  std::vector<Reward> Combine(const std::vector<RewardInput>& inputs,
+                              const ExternalAnswers& answers) const;
+
+  // Questions to external components end soon, and later ones at once: with failures.
+  void Cancel();
+
+  // Null without external components.
+  RewardTally* tally() { return external_ == nullptr ? nullptr : external_->tally(); }
 
   const RewardOptions& options() const { return options_; }
 
  private:
-  struct Patterns;
-  explicit RewardFunction(const RewardOptions& options);
-  absl::StatusOr<double> Component(const std::string& name, const RewardInput& input);
-  Reward ScoreOne(const RewardInput& input);
+  explicit RewardFunction(const RewardOptions& options) : options_(options) {}
+  // The values of component `name`, capped, of all completions.
+  std::vector<RewardAnswer> Values(const std::string& name, const std::vector<RewardInput>& inputs,
+                                   const ExternalAnswers& answers) const;
+  void Cap(const std::string& name, std::vector<RewardAnswer>* values) const;
+  Reward Sum(const RewardInput& input, size_t index,
+             const std::vector<std::vector<RewardAnswer>>& values,
+             const std::vector<std::vector<double>>& normalised) const;
 
   const RewardOptions options_;
-  std::unique_ptr<Patterns> patterns_;
-  std::unique_ptr<SubprocessReward> subprocess_;
+  std::vector<std::string> judges_;  // components that say whether a completion is correct
+  std::unique_ptr<TextComponents> text_;
+  std::unique_ptr<ExternalParts> external_;  // null: there is none
+  bool is_open_ = false;
 };
+
+// (value - mean) / (standard deviation + 1e-4) over those values that are there; 0 for the others
+// and where all are equal. The deviation is that of a sample.
+std::vector<double> NormaliseInGroup(const std::vector<RewardAnswer>& values);
 
 }  // namespace tandem::trainer

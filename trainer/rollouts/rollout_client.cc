@@ -105,6 +105,7 @@ struct RolloutClient::Impl {
   absl::Status fatal ABSL_GUARDED_BY(mu);
   std::deque<Task> queue ABSL_GUARDED_BY(mu);
   std::deque<FinishedGroup> finished ABSL_GUARDED_BY(mu);
+  bool woken ABSL_GUARDED_BY(mu) = false;  // Next returns without a group
   std::set<grpc::ClientContext*> in_flight ABSL_GUARDED_BY(mu);
   std::vector<ServerEvent> events ABSL_GUARDED_BY(mu);
   int64_t num_retries ABSL_GUARDED_BY(mu) = 0;
@@ -461,10 +462,17 @@ absl::StatusOr<std::optional<FinishedGroup>> RolloutClient::Next(
       return group;
     }
     TANDEM_RETURN_IF_ERROR(impl_->CheckHealth());
+    if (std::exchange(impl_->woken, false)) return std::nullopt;
     if (!impl_->changed.WaitUntil(&impl_->mu, deadline)) {
       if (impl_->finished.empty()) return std::nullopt;
     }
   }
+}
+
+void RolloutClient::Wake() {
+  MutexLock lock(&impl_->mu);
+  impl_->woken = true;
+  impl_->changed.NotifyAll();
 }
 
 std::vector<int> RolloutClient::Behind(std::chrono::milliseconds timeout) {

@@ -108,6 +108,10 @@ class RolloutClient {
   //   FAILED_PRECONDITION  another run owns a server
   absl::StatusOr<std::optional<FinishedGroup>> Next(std::chrono::milliseconds timeout);
 
+  // Lets the call of Next that waits now, or else the next one, return without a group: something
+  // else is ready that its caller waits for.
+  void Wake();
+
   // Servers that answer but whose weights are not proven. Waits up to `timeout` for the first.
   std::vector<int> Behind(std::chrono::milliseconds timeout);
 

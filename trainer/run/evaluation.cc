@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,17 +25,19 @@ int64_t FirstId(int64_t step, bool sampled) {
   return kFirstEvaluationGroup + (2 * step + (sampled ? 1 : 0)) * kIdsPerKind;
 }
 
-std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
-                          RewardFunction& rewards) {
+constexpr std::chrono::milliseconds kWaitEach(200);
+
+std::vector<RewardInput> InputsOf(const Prompt& prompt, const FinishedGroup& group) {
   std::vector<RewardInput> inputs;
   for (const rollout::v1::Completion& completion : group.completions) {
     inputs.push_back(MakeRewardInput(prompt, completion));
   }
-  return rewards.Score(inputs);
+  return inputs;
 }
 
 // Sums over the prompts of one kind.
 struct Tally {
+  int64_t waiting = 0;  // for completions or rewards
   int64_t answered = 0, failed = 0;
   double reward = 0;     // of the first completion that has one
   int64_t correct = 0;   // prompts with a correct completion
@@ -48,9 +52,39 @@ absl::Status NoneAnswered(const Tally& tally, size_t num_prompts, const char* ho
                              "; the last: ", tally.failure.message())};
 }
 
+void CountFailed(int64_t group_id, const absl::Status& failure, const std::string& reason,
+                 Tally* tally) {
+  log::Warning("an evaluation prompt failed", {{"group_id", group_id}, {"reason", reason}});
+  tally->failure = failure;
+  ++tally->failed;
+}
+
+// A prompt of which no completion has a reward failed.
+void CountRewarded(int64_t group_id, std::vector<Reward> rewards, Tally* tally) {
+  --tally->waiting;
+  absl::Status failure;
+  std::string reason = failure.ToString();
+  for (const Reward& reward : rewards) {
+    if (IsRewardFailure(reward.mask_reason)) failure = Internal(reason = reward.mask_reason);
+  }
+  std::erase_if(rewards, [](const Reward& r) { return IsRewardFailure(r.mask_reason); });
+  if (rewards.empty()) return CountFailed(group_id, failure, reason, tally);
+  ++tally->answered;
+  tally->reward += rewards.front().value;
+  tally->correct += std::ranges::any_of(rewards, &Reward::correct);
+}
+
+// The next group of `client`, or none: then rewards may be there.
+absl::StatusOr<std::optional<FinishedGroup>> NextGroup(RolloutClient& client,
+                                                       RewardQueue& rewards) {
+  if (rewards.HasRoom()) return client.Next(kWaitEach);
+  rewards.WaitFor(kWaitEach);
+  return std::nullopt;
+}
+
 absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t k,
                           const EvaluationContext& context, RolloutClient& client,
-                          RewardFunction& rewards, const StopSignal& stop) {
+                          RewardQueue& rewards, const StopSignal& stop) {
   const int64_t first = FirstId(context.step, sampled);
   const int64_t count = static_cast<int64_t>(prompts.size());
   RunSampling run = context.run;
@@ -63,41 +97,29 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
     client.Submit(
         MakeGroupRequest(run, prompts[static_cast<size_t>(i)], first + i, context.version));
   }
-  Tally tally;
-  for (int64_t waiting = count; waiting > 0;) {
+  // Shared with what is done when rewards come, which may be after this function was left.
+  const auto tally = std::make_shared<Tally>(Tally{.waiting = count});
+  while (tally->waiting > 0) {
     if (stop.Requested()) return Cancelled("stopped during an evaluation");
     TANDEM_RETURN_IF_ERROR(context.tick());
-    TANDEM_ASSIGN_OR_RETURN(std::optional<FinishedGroup> group,
-                            client.Next(std::chrono::milliseconds(200)));
-    if (!group.has_value()) continue;
-    const int64_t index = group->group_id - first;
-    if (index < 0 || index >= count) {
+    TANDEM_ASSIGN_OR_RETURN(std::optional<FinishedGroup> group, NextGroup(client, rewards));
+    const int64_t id = group.has_value() ? group->group_id : 0;
+    const int64_t index = id - first;
+    if (group.has_value() && (index < 0 || index >= count)) {
       TANDEM_RETURN_IF_ERROR(context.other(*std::move(group)));
-      continue;
+    } else if (group.has_value() && !group->status.ok()) {
+      --tally->waiting;
+      CountFailed(id, group->status, group->status.ToString(), tally.get());
+    } else if (group.has_value()) {
+      TANDEM_RETURN_IF_ERROR(rewards.Submit(InputsOf(prompts[static_cast<size_t>(index)], *group),
+                                            [tally, id](std::vector<Reward> scored) {
+                                              CountRewarded(id, std::move(scored), tally.get());
+                                              return absl::OkStatus();
+                                            }));
     }
-    --waiting;
-    std::vector<Reward> scored;
-    absl::Status failure = group->status;
-    std::string reason = failure.ToString();
-    if (failure.ok()) {
-      scored = Score(prompts[static_cast<size_t>(index)], *group, rewards);
-      for (const Reward& reward : scored) {
-        if (IsRewardFailure(reward.mask_reason)) failure = Internal(reason = reward.mask_reason);
-      }
-      std::erase_if(scored, [](const Reward& r) { return IsRewardFailure(r.mask_reason); });
-    }
-    if (scored.empty()) {
-      log::Warning("an evaluation prompt failed",
-                   {{"group_id", group->group_id}, {"reason", reason}});
-      tally.failure = failure;
-      ++tally.failed;
-      continue;
-    }
-    ++tally.answered;
-    tally.reward += scored.front().value;
-    tally.correct += std::ranges::any_of(scored, &Reward::correct);
+    TANDEM_RETURN_IF_ERROR(rewards.Deliver());
   }
-  return tally;
+  return *tally;
 }
 
 }  // namespace
@@ -118,7 +140,7 @@ void BindOptions(OptionBinder& binder, EvaluationOptions& options) {
 absl::StatusOr<EvaluationResult> Evaluate(std::span<const Prompt> prompts,
                                           const EvaluationOptions& options,
                                           const EvaluationContext& context, RolloutClient& client,
-                                          RewardFunction& rewards, const StopSignal& stop) {
+                                          RewardQueue& rewards, const StopSignal& stop) {
   const auto wanted = static_cast<size_t>(options.num_prompts);
   if (wanted > 0 && wanted < prompts.size()) prompts = prompts.first(wanted);
   EvaluationResult result;

@@ -13,7 +13,7 @@
 #include "proto/experience.pb.h"
 #include "trainer/metrics/metrics_line.h"
 #include "trainer/prompts/group_request.h"
-#include "trainer/rewards/rewards.h"
+#include "trainer/rewards/reward_queue.h"
 #include "trainer/rollouts/rollout_client.h"
 
 namespace tandem::trainer {
@@ -52,13 +52,14 @@ struct EvaluationContext {
 };
 
 // Asks for the first options.num_prompts prompts and waits for all. OK also where none was
-// answered: then the result says so.
+// answered: then the result says so. `client` is woken when `rewards` has a group to deliver; groups
+// of others that it delivers meanwhile go where they were submitted for.
 //   CANCELLED  a stop was requested
-//   any error of RolloutClient::Next, `tick` and `other`
+//   any error of RolloutClient::Next, RewardQueue::Deliver, `tick` and `other`
 absl::StatusOr<EvaluationResult> Evaluate(std::span<const experience::v1::Prompt> prompts,
                                           const EvaluationOptions& options,
                                           const EvaluationContext& context, RolloutClient& client,
-                                          RewardFunction& rewards, const StopSignal& stop);
+                                          RewardQueue& rewards, const StopSignal& stop);
 
 // Adds eval/ of metrics.jsonl. `weight_version`: what was evaluated; `num_too_long`: held-out
 // prompts over data.max_prompt_tokens.

@@ -1,0 +1,70 @@
+// HttpClient: JSON over HTTP by POST, with a bearer token and verified TLS. libcurl is not visible
+// in this header. One easy handle per worker thread, which keeps its connection: a worker has one
+// request under way anyway, and code that waits is simpler than the callbacks of a multi handle.
+// Used by http_reward.cc and judge_reward.cc.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/mutex.h"
+#include "common/options/options.h"
+#include "trainer/rewards/external/service_call.h"
+
+namespace tandem::trainer {
+
+struct HttpClientOptions {
+  std::string url;
+  std::vector<std::string> headers;  // "Name: value", more than those that are always sent
+  std::string token_file;            // its first line is the bearer token; empty: none
+  std::string ca_file;               // PEM; empty: the authorities of the system
+  bool verify_tls = true;
+};
+// `token_option`: the name of token_file.
+void BindOptions(OptionBinder& binder, HttpClientOptions& options, const char* token_option);
+
+// Checks what can be known without a call. `section` is the section of the options, for messages.
+//   INVALID_ARGUMENT  no http:// or https:// URL; a token that would travel in plaintext to another
+//                     machine, or TLS that is not verified to one; a header that is no "Name:
+//                     value"; a file that cannot be read
+absl::Status CheckHttpClientOptions(const HttpClientOptions& options, const std::string& section);
+
+// An attempt, with the body where its status is OK.
+struct HttpReply {
+  Attempt attempt;
+  std::string body;
+};
+
+// Use from one thread, which blocks SIGPIPE.
+class HttpClient {
+ public:
+  // `end` must outlive it.
+  HttpClient(const HttpClientOptions& options, double timeout_seconds, EndSign* end);
+  ~HttpClient();
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+
+  // Posts `json` to options.url + `path`. Redirects are not followed: a token goes to nobody else.
+  // The token's file is read for each call, so that a renewed one is used.
+  //   OK                   the service answered 2xx
+  //   UNAVAILABLE          no connection, or 5xx (may be repeated)
+  //   RESOURCE_EXHAUSTED   429 (may be repeated, the service is busy); a body over 16 MiB
+  //   DEADLINE_EXCEEDED    no answer in time, or 408 (may be repeated)
+  //   FAILED_PRECONDITION  another status; a token file that cannot be read
+  //   CANCELLED            `end` was given; found within a second
+  HttpReply Post(const std::string& path, const std::string& json);
+
+ private:
+  struct Handle;
+  const HttpClientOptions options_;
+  const double timeout_seconds_;
+  std::unique_ptr<Handle> handle_;
+};
+
+// What Retry-After asks for: seconds, or a date of HTTP, which is compared with `now`, in seconds
+// since 1970. 0 for anything else, and for a date that has passed.
+double RetryAfterSeconds(const std::string& value, double now);
+
+}  // namespace tandem::trainer

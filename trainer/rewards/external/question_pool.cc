@@ -1,0 +1,95 @@
+#include "trainer/rewards/external/question_pool.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::trainer {
+namespace {
+
+absl::Status PoolEnded() { return Cancelled("the run ends: the question was not asked"); }
+
+// A write to a program or connection that is gone then fails with EPIPE.
+void BlockSigpipe() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+}  // namespace
+
+QuestionPool::QuestionPool(const PoolOptions& options, MakeAsker make)
+    : options_(options), make_(std::move(make)) {}
+
+QuestionPool::~QuestionPool() {
+  Cancel();
+  std::vector<std::thread> threads;
+  {
+    MutexLock lock(&mu_);
+    threads.swap(threads_);
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void QuestionPool::Submit(std::vector<Asked> asked) {
+  {
+    MutexLock lock(&mu_);
+    if (!cancelled_) {
+      std::ranges::move(asked, std::back_inserter(line_));
+      asked.clear();
+      const int64_t wanted = std::ssize(line_) - num_idle_;
+      for (int64_t i = 0; i < wanted && std::ssize(threads_) < options_.workers; ++i) {
+        threads_.emplace_back([this] { Work(); });
+      }
+      changed_.NotifyAll();
+    }
+  }
+  for (Asked& refused : asked) refused.done(PoolEnded());
+}
+
+void QuestionPool::Cancel() {
+  std::deque<Asked> open;
+  {
+    MutexLock lock(&mu_);
+    cancelled_ = true;
+    open.swap(line_);
+    changed_.NotifyAll();
+  }
+  end_.Give();
+  for (Asked& refused : open) refused.done(PoolEnded());
+}
+
+std::vector<QuestionPool::Asked> QuestionPool::Take() {
+  MutexLock lock(&mu_);
+  ++num_idle_;
+  while (line_.empty() && !cancelled_) changed_.Wait(&mu_);
+  --num_idle_;
+  const int64_t share = (std::ssize(line_) + options_.workers - 1) / options_.workers;
+  std::vector<Asked> taken;
+  for (int64_t i = std::min(share, options_.batch_size); i > 0; --i) {
+    taken.push_back(std::move(line_.front()));
+    line_.pop_front();
+  }
+  return taken;
+}
+
+void QuestionPool::Work() {
+  BlockSigpipe();
+  const std::unique_ptr<Asker> asker = make_(&end_);
+  for (;;) {
+    std::vector<Asked> taken = Take();
+    if (taken.empty()) return;
+    std::vector<RewardQuestion> questions;
+    for (const Asked& asked : taken) questions.push_back(asked.question);
+    std::vector<RewardAnswer> answers = asker->Ask(questions);
+    TANDEM_CHECK(answers.size() == taken.size());
+    for (size_t i = 0; i < taken.size(); ++i) taken[i].done(std::move(answers[i]));
+  }
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,43 @@
+// What is rewarded and what a reward is (stage 3): plain values that the components (rewards.h),
+// external scorers (external/) and the trainer's loop share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tandem::trainer {
+
+struct RewardInput {
+  std::string_view text;         // of the completion, without the stop token
+  std::string_view answer;       // ground truth
+  std::string_view prompt;       // as rendered
+  std::string_view source_json;  // the prompt's line
+  int64_t num_tokens = 0;        // of the completion, stop token included
+  bool truncated = false;        // ended by length
+};
+
+// A reward of a part of the completion's text, as process rewards are.
+struct StepReward {
+  int64_t end_byte = 0;  // where the part ends in RewardInput::text, exclusive; in rising order
+  double value = 0;
+};
+
+struct Reward {
+  double value = 0;               // of the completion as a whole, without `steps`
+  std::vector<StepReward> steps;  // added to it; empty for most rewards
+  // Is the answer right? The weighted sum of the components that judge the answer reaches
+  // pass_threshold. What shapes the reward beside it (format, length_penalty, repetition,
+  // diversity, truncation, normalisation) does not count, unless no component judges the answer:
+  // then format does.
+  bool correct = false;
+  std::vector<std::pair<std::string, double>> parts;  // before normalisation and weights
+  std::string mask_reason;  // not empty: do not train on it ("truncated", "reward_failed: ...")
+};
+
+// Whether a completion masked for `mask_reason` has no reward.
+inline bool IsRewardFailure(std::string_view reason) { return reason.starts_with("reward_failed"); }
+
+}  // namespace tandem::trainer

@@ -1,0 +1,164 @@
+#include "trainer/rewards/reward_options.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::trainer {
+namespace {
+
+// To add a component: a row here, its value in TextComponents::Value (text_components.cc), or, for
+// one that asks somebody else, an Asker and a part in external_parts.cc; its own options in
+// BindOptions. Then a row in docs/data_and_rewards.md and a test in tests/trainer/rewards.
+constexpr ComponentName kComponents[] = {
+    {"exact_match"},
+    {"last_number"},
+    {"any_number"},
+    {"gsm8k"},
+    {"regex"},
+    {"format", ComponentKind::kText, false},
+    {"length_penalty", ComponentKind::kText, false},
+    {"number_answer"},
+    {"repetition", ComponentKind::kText, false},
+    {"diversity", ComponentKind::kGroup, false},
+    {"subprocess", ComponentKind::kExternal, true, false},
+    {"http", ComponentKind::kExternal, true, false},
+    {"grpc", ComponentKind::kExternal, true, false},
+    {"judge", ComponentKind::kExternal},
+};
+
+// Sums of weights are compared up to this share.
+constexpr double kThresholdRounding = 1e-9;
+
+std::string AllNames() {
+  return absl::StrJoin(kComponents, ", ", [](std::string* out, const ComponentName& component) {
+    out->append(component.name);
+  });
+}
+
+absl::Status CheckName(const std::string& option, const std::string& name) {
+  if (FindComponent(name) != nullptr) return absl::OkStatus();
+  return InvalidArgument("reward.", option, ": no component '", name, "'; there are ", AllNames());
+}
+
+}  // namespace
+
+absl::Status CheckPassThreshold(const RewardOptions& options) {
+  const std::vector<std::string> judges = Judges(options);
+  double most = 0;
+  for (const auto& [name, weight] : options.weights) {
+    if (!FindComponent(name)->is_bounded) return absl::OkStatus();  // its rewards have no bound
+    if (std::ranges::find(judges, name) != judges.end()) most += std::max(weight, 0.0);
+  }
+  if (judges.empty() || Reaches(most, options.pass_threshold)) return absl::OkStatus();
+  return InvalidArgument(
+      "reward.pass_threshold is ", options.pass_threshold, ", and the components that judge the ",
+      "answer (", absl::StrJoin(judges, ", "), ") add up to ", most,
+      " at most: no completion could count as correct; lower the threshold or raise a weight");
+}
+
+namespace {
+
+absl::Status CheckCaps(const RewardOptions& options) {
+  for (const auto& [name, low] : options.cap_min) {
+    TANDEM_RETURN_IF_ERROR(CheckName("cap_min", name));
+    for (const auto& [other, high] : options.cap_max) {
+      if (name != other || low <= high) continue;
+      return InvalidArgument("reward.cap_min of ", name, " is ", low, ", above its cap_max ", high);
+    }
+  }
+  for (const auto& [name, high] : options.cap_max) {
+    TANDEM_RETURN_IF_ERROR(CheckName("cap_max", name));
+  }
+  for (const std::string& name : options.normalise) {
+    TANDEM_RETURN_IF_ERROR(CheckName("normalise", name));
+  }
+  return absl::OkStatus();
+}
+
+void BindShaping(OptionBinder& binder, RewardOptions& options) {
+  binder.Choice("truncated", &options.truncated,
+                {{"keep", TruncatedPolicy::kKeep},
+                 {"mask", TruncatedPolicy::kMask},
+                 {"zero", TruncatedPolicy::kZero},
+                 {"penalise", TruncatedPolicy::kPenalise}},
+                "completions that ended by length: score as others, do not train on them, reward "
+                "0, or subtract truncated_penalty");
+  binder.Number("truncated_penalty", &options.truncated_penalty, {.min = 0}, "",
+                "subtracted from the reward of truncated completions (penalise)");
+  binder.Integer("ngram_words", &options.ngram_words, {.min = 1, .max = 64}, "words",
+                 "components repetition and diversity: they count runs of so many words");
+  binder.NumberMap("cap_min", &options.cap_min,
+                   "component: a value below this counts as this, before weights");
+  binder.NumberMap("cap_max", &options.cap_max,
+                   "component: a value above this counts as this, before weights");
+  binder.TextList("normalise", &options.normalise,
+                  "components that count as (value - mean) / standard deviation of their group, "
+                  "after the caps, before weights");
+}
+
+}  // namespace
+
+std::span<const ComponentName> ComponentNames() { return kComponents; }
+
+const ComponentName* FindComponent(std::string_view name) {
+  const auto* const found = std::ranges::find(kComponents, name, &ComponentName::name);
+  return found == std::end(kComponents) ? nullptr : found;
+}
+
+std::vector<std::string> Judges(const RewardOptions& options) {
+  std::vector<std::string> judges, shapes;
+  for (const auto& [name, weight] : options.weights) {
+    if (FindComponent(name)->judges_the_answer) judges.push_back(name);
+    if (name == "format") shapes.push_back(name);
+  }
+  return judges.empty() ? shapes : judges;
+}
+
+bool Reaches(double sum, double threshold) {
+  return sum >= threshold - kThresholdRounding * std::abs(threshold);
+}
+
+absl::Status CheckRewardOptions(const RewardOptions& options) {
+  if (options.weights.empty()) {
+    return InvalidArgument("reward.weights is empty: name at least one component");
+  }
+  for (const auto& [name, weight] : options.weights) {
+    TANDEM_RETURN_IF_ERROR(CheckName("weights", name));
+    if (name == "length_penalty" && options.length_hard_tokens <= options.length_soft_tokens) {
+      return InvalidArgument("reward.length_hard_tokens must be above reward.length_soft_tokens");
+    }
+  }
+  return CheckCaps(options);
+}
+
+void BindOptions(OptionBinder& binder, RewardOptions& options) {
+  binder.NumberMap("weights", &options.weights,
+                   "component: weight of the sum; components: " + AllNames());
+  binder.Number("pass_threshold", &options.pass_threshold, {}, "",
+                "a completion counts as correct (pass@k, evaluation) when the weighted sum of the "
+                "components that judge the answer, all but format, length_penalty, repetition and "
+                "diversity, is at least this");
+  binder.Text("regex", &options.regex,
+              "component regex (RE2): its first group, or the whole match, must equal the answer");
+  binder.Text("format", &options.format, "component format (RE2): must match the whole text");
+  binder.Number("length_soft_tokens", &options.length_soft_tokens, {.min = 0}, "tokens",
+                "component length_penalty: no penalty up to this length");
+  binder.Number("length_hard_tokens", &options.length_hard_tokens, {.min = 0}, "tokens",
+                "component length_penalty: -1 from this length on");
+  binder.Number("number_partial", &options.number_partial, {}, "",
+                "component number_answer: value when the answer is among the numbers");
+  binder.Flag("number_needs_stop", &options.number_needs_stop,
+              "component number_answer: 1 only for completions that ended by themselves");
+  BindShaping(binder, options);
+  binder.Section("subprocess", "component subprocess", options.subprocess);
+  binder.Section("http", "component http", options.http);
+  binder.Section("grpc", "component grpc", options.grpc);
+  binder.Section("judge", "component judge", options.judge);
+  binder.Section("cache", "answers of external components that are kept", options.cache);
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,80 @@
+// RewardOptions: section `reward` of a run file, and the names of the components that
+// reward.weights may have. Used by rewards.h and by whoever makes a RewardFunction.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/options/options.h"
+#include "trainer/rewards/answer_cache.h"
+#include "trainer/rewards/external/grpc_reward.h"
+#include "trainer/rewards/external/http_reward.h"
+#include "trainer/rewards/external/subprocess_reward.h"
+#include "trainer/rewards/judge/judge_options.h"
+
+namespace tandem::trainer {
+
+// How a completion that ended by length is rewarded.
+enum class TruncatedPolicy { kKeep, kMask, kZero, kPenalise };
+
+struct RewardOptions {
+  std::vector<std::pair<std::string, double>> weights = {{"number_answer", 1.0}};
+  double pass_threshold = 1.0;    // Reward::correct
+  std::string regex;              // component regex: first group (or whole match) is the answer
+  std::string format;             // component format: must match the whole text
+  double length_soft_tokens = 0;  // component length_penalty: 0 up to here ...
+  double length_hard_tokens = 0;  // ... falling linearly to -1 here
+  double number_partial = 0.2;    // number_answer: the answer is among the numbers
+  bool number_needs_stop = true;  // number_answer: full reward only if ended by a stop
+  TruncatedPolicy truncated = TruncatedPolicy::kKeep;
+  double truncated_penalty = 0.5;  // penalise: subtracted
+  int64_t ngram_words = 3;         // components repetition and diversity
+  // By component: its value is moved into these bounds before anything else.
+  std::vector<std::pair<std::string, double>> cap_min, cap_max;
+  std::vector<std::string> normalise;  // components whose values are normalised in each group
+  SubprocessRewardOptions subprocess;
+  HttpRewardOptions http;
+  GrpcRewardOptions grpc;
+  JudgeOptions judge;
+  AnswerCacheOptions cache;
+};
+void BindOptions(OptionBinder& binder, RewardOptions& options);
+
+// What decides the value of a component.
+enum class ComponentKind {
+  kText,      // the completion alone
+  kGroup,     // its text and those of the group
+  kExternal,  // a program, a service or a judge
+};
+
+struct ComponentName {
+  std::string_view name;
+  ComponentKind kind = ComponentKind::kText;
+  bool judges_the_answer = true;  // it says whether a completion is correct
+  bool is_bounded = true;         // its value is at most 1
+};
+// All components; null for a name that is none of them.
+std::span<const ComponentName> ComponentNames();
+const ComponentName* FindComponent(std::string_view name);
+
+// Names of components that say whether a completion is correct, of those with a weight. Where none
+// does, `format` if it has one.
+std::vector<std::string> Judges(const RewardOptions& options);
+
+// Whether a weighted sum reaches `threshold`, up to rounding: 0.6 + 0.3 + 0.1 is less than 1.
+bool Reaches(double sum, double threshold);
+
+// Checks names and bounds. What a component needs is checked where it is made.
+//   INVALID_ARGUMENT  no component or an unknown one (names those there are), in weights, in a cap
+//                     or in normalise; a cap_min above its cap_max; hard length not above soft
+absl::Status CheckRewardOptions(const RewardOptions& options);
+
+// INVALID_ARGUMENT where no completion can reach pass_threshold. Names are those of components.
+absl::Status CheckPassThreshold(const RewardOptions& options);
+
+}  // namespace tandem::trainer
