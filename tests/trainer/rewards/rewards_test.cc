@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -224,6 +225,77 @@ TEST(Rewards, WhereNoComponentJudgesTheAnswerTheFormatDecides) {
   ASSERT_THAT(rewards, IsOk());
   EXPECT_TRUE((*rewards)->Score({{.text = "# a"}})[0].correct);
   EXPECT_FALSE((*rewards)->Score({{.text = "a"}})[0].correct);
+}
+
+TEST(Rewards, CapsActBeforeWeightsAndOnTheWholeValue) {
+  RewardOptions options;
+  options.weights = {{"length_penalty", 2}};
+  options.length_hard_tokens = 4;
+  options.cap_min = {{"length_penalty", -0.75}};
+  options.cap_max = {{"length_penalty", -0.25}};
+  auto rewards = RewardFunction::Create(options);
+  ASSERT_THAT(rewards, IsOk());
+  const auto scored = (*rewards)->Score({{.num_tokens = 0}, {.num_tokens = 2}, {.num_tokens = 4}});
+  EXPECT_DOUBLE_EQ(scored[0].value, -0.5);
+  EXPECT_DOUBLE_EQ(scored[1].value, -1);
+  EXPECT_DOUBLE_EQ(scored[2].value, -1.5);
+  EXPECT_THAT(scored[2].parts, ElementsAre(std::pair("length_penalty", -0.75)));
+}
+
+TEST(Rewards, ANormalisedComponentCountsByItsDistanceFromTheGroup) {
+  RewardOptions options;
+  options.weights = {{"exact_match", 3}, {"any_number", 1}};
+  options.normalise = {"exact_match"};
+  auto rewards = RewardFunction::Create(options);
+  ASSERT_THAT(rewards, IsOk());
+  const auto scored = (*rewards)->Score({{.text = "12", .answer = "12"}, {.answer = "12"}});
+  // 1 and 0: mean 1/2, deviation of a sample sqrt(1/2).
+  const double one = 0.5 / (std::sqrt(0.5) + 1e-4);
+  EXPECT_DOUBLE_EQ(scored[0].value, 3 * one + 1);
+  EXPECT_DOUBLE_EQ(scored[1].value, -3 * one);
+  EXPECT_THAT(scored[0].parts,
+              ElementsAre(std::pair("exact_match", 1.0), std::pair("any_number", 1.0)));
+  EXPECT_TRUE(scored[0].correct) << "by the values themselves";
+  EXPECT_FALSE(scored[1].correct);
+}
+
+TEST(NormaliseInGroup, LeavesFailuresOutAndMakesEqualValuesZero) {
+  const RewardAnswer failed = absl::InternalError("none");
+  const auto value = [](double x) { return RewardAnswer(ExternalAnswer{.value = x}); };
+  EXPECT_THAT(NormaliseInGroup({value(5), value(5), failed}), ElementsAre(0, 0, 0));
+  EXPECT_THAT(NormaliseInGroup({value(5)}), ElementsAre(0));
+  const auto normalised = NormaliseInGroup({value(1), failed, value(3)});
+  EXPECT_DOUBLE_EQ(normalised[0], -1 / (std::sqrt(2.0) + 1e-4));
+  EXPECT_DOUBLE_EQ(normalised[1], 0);
+  EXPECT_DOUBLE_EQ(normalised[2], 1 / (std::sqrt(2.0) + 1e-4));
+}
+
+TEST(Rewards, RepetitionAndDiversityShapeTheRewardAndDoNotJudge) {
+  RewardOptions options;
+  options.weights = {{"repetition", 1}, {"diversity", 0.5}, {"exact_match", 1}};
+  options.ngram_words = 1;
+  auto rewards = RewardFunction::Create(options);
+  ASSERT_THAT(rewards, IsOk());
+  const auto scored = (*rewards)->Score({{.text = "a a", .answer = "x"}, {.text = "b"}});
+  EXPECT_DOUBLE_EQ(scored[0].value, -0.5 + 0.5 * 1);
+  EXPECT_DOUBLE_EQ(scored[1].value, 0.5);
+  EXPECT_FALSE(scored[0].correct);
+}
+
+TEST(Rewards, CapsOfUnknownComponentsOrInTheWrongOrderAreRefused) {
+  RewardOptions options;
+  options.cap_max = {{"juge", 1}};
+  EXPECT_THAT(RewardFunction::Create(options).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument, "reward.cap_max: no component 'juge'"));
+  options.cap_max = {{"gsm8k", 0}};
+  options.cap_min = {{"gsm8k", 1}};
+  EXPECT_THAT(RewardFunction::Create(options).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument, "cap_min of gsm8k is 1, above"));
+  options.cap_min = {};
+  options.normalise = {"all"};
+  EXPECT_THAT(
+      RewardFunction::Create(options).status(),
+      FailsWith(absl::StatusCode::kInvalidArgument, "reward.normalise: no component 'all'"));
 }
 
 // A worker in Python whose `body` handles one parsed request `r`.
