@@ -154,8 +154,10 @@ Reward RewardFunction::Sum(const RewardInput& input, size_t index,
   for (const auto& [end, value] : steps) reward.steps.push_back({.end_byte = end, .value = value});
   reward.correct = !judges_.empty() && Reaches(correctness, options_.pass_threshold) &&
                    !IsRewardFailure(reward.mask_reason);
-  if (input.truncated && options_.truncated == TruncatedPolicy::kZero) reward.value = 0;
-  if (input.truncated && options_.truncated == TruncatedPolicy::kZero) reward.steps.clear();
+  if (input.truncated && options_.truncated == TruncatedPolicy::kZero) {
+    reward.value = 0;
+    reward.steps.clear();
+  }
   if (input.truncated && options_.truncated == TruncatedPolicy::kPenalise) {
     reward.value -= options_.truncated_penalty;
   }

@@ -57,6 +57,28 @@ TEST(StepMetrics, ComeOutAsWorkedByHand) {
   EXPECT_EQ(CountTokens(SampledGroups(Trained(Groups()))), 20);
 }
 
+TEST(StepMetrics, OfExternalRewardsCountFailuresAndDisagreements) {
+  std::vector<ScoredGroup> groups = Groups();
+  groups[0].mutable_completions(1)->set_drop_reason("reward_failed: judge: no score");
+  const StepExperience step = Trained(groups);
+  MetricsLine line(4, 0), without(4, 0);
+  AddExternalRewards({.cache_hits = 3,
+                      .judge_calls = 12,
+                      .judge_tokens = 340,
+                      .pairs = 4,
+                      .pair_disagreements = 1,
+                      .latencies = {3, 1, 2}},
+                     SampledGroups(step), &line);
+  EXPECT_DOUBLE_EQ(line.Get("reward/latency_p50"), 2);
+  EXPECT_DOUBLE_EQ(line.Get("reward/failed_share"), 0.25);
+  EXPECT_DOUBLE_EQ(line.Get("reward/cache_hits"), 3);
+  EXPECT_DOUBLE_EQ(line.Get("reward/judge_calls"), 12);
+  EXPECT_DOUBLE_EQ(line.Get("reward/judge_tokens"), 340);
+  EXPECT_DOUBLE_EQ(line.Get("reward/judge_position_disagreement"), 0.25);
+  AddExternalRewards({}, SampledGroups(step), &without);
+  EXPECT_EQ(without.scalars().size(), 2u) << "no judge, no latency: only failures and hits";
+}
+
 // The same groups, one of them dropped: rewards and lengths are those of before.
 TEST(StepMetrics, DroppedGroupsCountInRewardsAndLengthsAndNotInAdvantages) {
   const auto groups = Groups();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "trainer/metrics/trainer_health.h"
+#include "trainer/rewards/external/reward_tally.h"
 
 namespace tandem::trainer {
 namespace {
@@ -37,6 +38,16 @@ TEST_F(TrainerMetricsTest, AStepsNumbersAreShownUnderTheirNamesAndInBaseUnits) {
   EXPECT_THAT(Page(), HasSubstr("\ntandem_trainer_trained_tokens_total 120\n"));
   EXPECT_THAT(Page(), HasSubstr("\ntandem_trainer_sampled_tokens_total 150\n"));
   EXPECT_THAT(Page(), Not(HasSubstr("other"))) << "most keys stay in metrics.jsonl";
+}
+
+TEST_F(TrainerMetricsTest, WhatRewardsCostAddsUpOverSteps) {
+  metrics_.OnRewards({.cache_hits = 1, .judge_calls = 2, .judge_tokens = 30});
+  metrics_.OnRewards({.cache_hits = 4, .judge_calls = 5, .judge_tokens = 60});
+  metrics_.OnQueues({.groups_unrewarded = 7});
+  EXPECT_THAT(Page(), HasSubstr("\ntandem_trainer_reward_cache_hits_total 5\n"));
+  EXPECT_THAT(Page(), HasSubstr("\ntandem_trainer_judge_calls_total 7\n"));
+  EXPECT_THAT(Page(), HasSubstr("\ntandem_trainer_judge_tokens_total 90\n"));
+  EXPECT_THAT(Page(), HasSubstr("\ntandem_trainer_groups_unrewarded 7\n"));
 }
 
 TEST_F(TrainerMetricsTest, TimeWithoutAQuestionAtTheServersIsTheShareOfTheStepThatTheBoundBlocked) {

@@ -351,6 +351,16 @@ TEST_F(RolloutClientTest, APinnedGroupRunsAtItsServerOnly) {
   }
 }
 
+TEST_F(RolloutClientTest, AWokenCallReturnsWithoutAGroupOnceAndAFinishedGroupGoesFirst) {
+  Connect({server_.address()});
+  client_->Wake();
+  const auto woken = client_->Next(seconds(60));
+  ASSERT_THAT(woken, IsOk());
+  EXPECT_FALSE(woken->has_value());
+  client_->Submit(Request(1));
+  EXPECT_EQ(Next().group_id, 1);
+}
+
 TEST_F(RolloutClientTest, CancelledGroupsNeverComeBack) {
   Connect({server_.address()});
   server_.HoldGroups();

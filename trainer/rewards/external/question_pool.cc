@@ -42,8 +42,8 @@ void QuestionPool::Submit(std::vector<Asked> asked) {
     if (!cancelled_) {
       std::ranges::move(asked, std::back_inserter(line_));
       asked.clear();
-      const int64_t wanted = std::ssize(line_) - num_idle_;
-      for (int64_t i = 0; i < wanted && std::ssize(threads_) < options_.workers; ++i) {
+      const int64_t wanted = std::min(options_.workers, num_busy_ + std::ssize(line_));
+      while (std::ssize(threads_) < wanted) {
         threads_.emplace_back([this] { Work(); });
       }
       changed_.NotifyAll();
@@ -64,25 +64,26 @@ void QuestionPool::Cancel() {
   for (Asked& refused : open) refused.done(PoolEnded());
 }
 
-std::vector<QuestionPool::Asked> QuestionPool::Take() {
+std::vector<QuestionPool::Asked> QuestionPool::Take(bool is_first) {
   MutexLock lock(&mu_);
-  ++num_idle_;
+  if (!is_first) --num_busy_;
   while (line_.empty() && !cancelled_) changed_.Wait(&mu_);
-  --num_idle_;
-  const int64_t share = (std::ssize(line_) + options_.workers - 1) / options_.workers;
+  const int64_t num_free = options_.workers - num_busy_;
+  const int64_t share = (std::ssize(line_) + num_free - 1) / num_free;
   std::vector<Asked> taken;
   for (int64_t i = std::min(share, options_.batch_size); i > 0; --i) {
     taken.push_back(std::move(line_.front()));
     line_.pop_front();
   }
+  ++num_busy_;
   return taken;
 }
 
 void QuestionPool::Work() {
   BlockSigpipe();
   const std::unique_ptr<Asker> asker = make_(&end_);
-  for (;;) {
-    std::vector<Asked> taken = Take();
+  for (bool is_first = true;; is_first = false) {
+    std::vector<Asked> taken = Take(is_first);
     if (taken.empty()) return;
     std::vector<RewardQuestion> questions;
     for (const Asked& asked : taken) questions.push_back(asked.question);

@@ -50,8 +50,8 @@ class QuestionPool {
   QuestionPool(const QuestionPool&) = delete;
   QuestionPool& operator=(const QuestionPool&) = delete;
 
-  // Puts questions into the line. While several workers are there, a batch is an equal share of the
-  // line if that is less than batch_size, so that a short line is asked at once.
+  // Puts questions into the line. A batch is an equal share of the line among the workers that are
+  // free, if that is less than batch_size, so that a short line is asked at once.
   void Submit(std::vector<Asked> asked) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Answers what waits with CANCELLED, tells askers to end, and refuses what comes later. Does not
@@ -60,8 +60,8 @@ class QuestionPool {
 
  private:
   void Work() ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits for questions; none: the pool ends.
-  std::vector<Asked> Take() ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits for questions, after those that this worker took before; none: the pool ends.
+  std::vector<Asked> Take(bool is_first) ABSL_LOCKS_EXCLUDED(mu_);
 
   const PoolOptions options_;
   const MakeAsker make_;
@@ -71,7 +71,7 @@ class QuestionPool {
   CondVar changed_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Asked> line_ ABSL_GUARDED_BY(mu_);
-  int64_t num_idle_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_busy_ ABSL_GUARDED_BY(mu_) = 0;  // workers that took questions
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -43,7 +43,7 @@ absl::StatusOr<int64_t> IdOf(const std::string& line, int64_t wanted) {
                           : json::parse(line, nullptr, /*allow_exceptions=*/false);
   const json id = answer.is_object() ? answer.value("id", json()) : json();
   if (id.is_number_integer()) return id.get<int64_t>();
-  return InvalidArgument(kProgram, " wrote '", line.substr(0, 120), "', want {\"id\":", wanted,
+  return InvalidArgument("reward program wrote '", line.substr(0, 120), "', want {\"id\":", wanted,
                          ",\"reward\":x}");
 }
 
@@ -175,8 +175,8 @@ absl::StatusOr<bool> SubprocessReward::TakeLines(std::span<const RewardQuestion>
     TANDEM_ASSIGN_OR_RETURN(const int64_t id, IdOf(line, wanted));
     const auto question = open->find(id);
     if (question == open->end()) {
-      return InvalidArgument(kProgram, " wrote '", line.substr(0, 120), "', want {\"id\":", wanted,
-                             ",\"reward\":x}");
+      return InvalidArgument("reward program wrote '", line.substr(0, 120),
+                             "', want {\"id\":", wanted, ",\"reward\":x}");
     }
     const size_t index = question->second;
     (*answers)[index] = ParseAnswer(line, kProgram, questions[index].input().text);
