@@ -21,7 +21,7 @@ AS_GRPC_HAS_THEM=(libabsl-dev libssl-dev)
 PACKAGES=(
   ca-certificates g++ cmake ninja-build pkg-config git python3 libgtest-dev libgmock-dev libbenchmark-dev
   libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libcivetweb-dev libxxhash-dev libjs-chart.js
-  libgloo-dev libboost-dev
+  libgloo-dev libboost-dev libcurl4-openssl-dev libsqlite3-dev
 )
 PROGRAMS=(rollout_server trainer tandem)
 TESTS=(

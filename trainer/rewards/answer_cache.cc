@@ -56,9 +56,6 @@ void BindOptions(OptionBinder& binder, AnswerCacheOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<AnswerCache>> AnswerCache::Open(const AnswerCacheOptions& options) {
-  if (!options.file.empty() && options.entries == 0) {
-    return InvalidArgument("reward.cache.file needs reward.cache.entries above 0");
-  }
   std::unique_ptr<AnswerCache> cache(new AnswerCache(options));
   if (!options.file.empty()) TANDEM_RETURN_IF_ERROR(cache->OpenFile());
   return cache;

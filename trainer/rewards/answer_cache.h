@@ -40,7 +40,7 @@ struct Spending {
 class AnswerCache {
  public:
   // Opens the file, or makes it, with a write-ahead log, so that a crash loses an answer at most.
-  //   INVALID_ARGUMENT  a file without a cache in memory; a file that is no cache of this version
+  //   INVALID_ARGUMENT  a file that is no cache of this version
   //   UNAVAILABLE       it cannot be opened, read or written (SQLite's reason)
   static absl::StatusOr<std::unique_ptr<AnswerCache>> Open(const AnswerCacheOptions& options);
   ~AnswerCache();

@@ -132,6 +132,9 @@ absl::Status CheckRewardOptions(const RewardOptions& options) {
       return InvalidArgument("reward.length_hard_tokens must be above reward.length_soft_tokens");
     }
   }
+  if (!options.cache.file.empty() && options.cache.entries == 0) {
+    return InvalidArgument("reward.cache.file needs reward.cache.entries above 0");
+  }
   return CheckCaps(options);
 }
 

@@ -71,7 +71,8 @@ bool Reaches(double sum, double threshold);
 
 // Checks names and bounds. What a component needs is checked where it is made.
 //   INVALID_ARGUMENT  no component or an unknown one (names those there are), in weights, in a cap
-//                     or in normalise; a cap_min above its cap_max; hard length not above soft
+//                     or in normalise; a cap_min above its cap_max; hard length not above soft; a
+//                     file of the cache without a cache
 absl::Status CheckRewardOptions(const RewardOptions& options);
 
 // INVALID_ARGUMENT where no completion can reach pass_threshold. Names are those of components.

@@ -82,8 +82,6 @@ TEST(AnswerCache, RefusesAFileThatIsNoCacheAndSaysWhich) {
               FailsWith(absl::StatusCode::kUnavailable, "/text: file is not a database"));
   EXPECT_THAT(AnswerCache::Open({.file = directory / "no/where"}).status(),
               FailsWith(absl::StatusCode::kUnavailable, "unable to open database file"));
-  EXPECT_THAT(AnswerCache::Open({.entries = 0, .file = directory / "a"}).status(),
-              FailsWith(absl::StatusCode::kInvalidArgument, "needs reward.cache.entries above 0"));
 }
 
 }  // namespace

@@ -292,6 +292,11 @@ TEST(Rewards, CapsOfUnknownComponentsOrInTheWrongOrderAreRefused) {
   EXPECT_THAT(RewardFunction::Create(options).status(),
               FailsWith(absl::StatusCode::kInvalidArgument, "cap_min of gsm8k is 1, above"));
   options.cap_min = {};
+  options.cache = {.entries = 0, .file = "answers"};
+  EXPECT_THAT(
+      RewardFunction::Create(options).status(),
+      FailsWith(absl::StatusCode::kInvalidArgument, "file needs reward.cache.entries above 0"));
+  options.cache = {};
   options.normalise = {"all"};
   EXPECT_THAT(
       RewardFunction::Create(options).status(),

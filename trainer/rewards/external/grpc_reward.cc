@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/rendezvous/loopback.h"
 #include "proto/reward.grpc.pb.h"
 
 namespace tandem::trainer {
@@ -159,6 +160,7 @@ GrpcReward::GrpcReward(const GrpcRewardOptions& options, ServiceCaller* caller, 
     : impl_(new Impl{options, caller, end, nullptr}) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMostGrpcBytes);
+  if (IsLoopback(options.address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Workers do not share a connection: one that breaks fails one batch.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   impl_->stub = RewardService::NewStub(

@@ -25,11 +25,10 @@ constexpr size_t kMostBodyBytes = size_t{16} << 20;
 constexpr size_t kShownBodyBytes = 200;  // of an error's body in a message
 constexpr long kConnectSeconds = 10;     // NOLINT: libcurl takes long
 
-// HOST:PORT, HOST or [ADDRESS]:PORT of a URL.
+// HOST:PORT, HOST or [ADDRESS]:PORT of a URL, with what stands before an @.
 std::string AuthorityOf(const std::string& url) {
   const size_t begin = url.find("://") + 3;
-  const std::string authority = url.substr(begin, url.find_first_of("/?#", begin) - begin);
-  return authority.substr(authority.find('@') + 1);  // npos + 1 is 0
+  return url.substr(begin, url.find_first_of("/?#\\", begin) - begin);
 }
 
 bool IsThisMachine(const std::string& url) {
@@ -103,6 +102,11 @@ absl::Status CheckHttpClientOptions(const HttpClientOptions& options, const std:
   if (!is_plaintext && !options.url.starts_with("https://")) {
     return InvalidArgument(section, ".url is '", options.url,
                            "': want the http:// or https:// URL of the service");
+  }
+  if (absl::StrContains(AuthorityOf(options.url), '@')) {
+    return InvalidArgument(section,
+                           ".url has a user or a password, which messages would show: name a file "
+                           "with a token instead");
   }
   const bool is_here = IsThisMachine(options.url);
   if (!options.token_file.empty()) {
@@ -182,6 +186,8 @@ HttpClient::HttpClient(const HttpClientOptions& options, double timeout_seconds,
   CURL* const easy = handle_->easy;
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  // No proxy of the environment for this machine: it could not reach it, and would see the token.
+  if (IsThisMachine(options.url)) curl_easy_setopt(easy, CURLOPT_PROXY, "");
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
   curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
                    std::max(1L, static_cast<long>(timeout_seconds * 1e3)));

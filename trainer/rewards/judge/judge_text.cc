@@ -21,6 +21,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int kMostJudgeNesting = 32;
+constexpr int kMostObjects = 64;  // that are looked at, from the end of a reply
 
 json ParseUntrusted(std::string_view text) {
   if (NestsDeeperThan(text, kMostJudgeNesting)) return json(json::value_t::discarded);
@@ -77,8 +78,9 @@ size_t EndOfObject(std::string_view text, size_t open) {
 
 // The field `name` of the last JSON object in `text` that has it; there may be prose around it.
 json LastJsonField(std::string_view text, const char* name) {
-  for (size_t open = text.rfind('{'); open != std::string_view::npos;
-       open = open == 0 ? std::string_view::npos : text.rfind('{', open - 1)) {
+  size_t open = text.rfind('{');
+  for (int looked_at = 0; open != std::string_view::npos && looked_at < kMostObjects;
+       open = open == 0 ? std::string_view::npos : text.rfind('{', open - 1), ++looked_at) {
     const size_t end = EndOfObject(text, open);
     if (end == std::string_view::npos) continue;
     const json object = ParseUntrusted(text.substr(open, end - open));

@@ -202,6 +202,8 @@ TEST(HttpReward, RefusesOptionsThatCannotWorkOrAreUnsafe) {
   EXPECT_THAT(create({.url = "http://127.0.0.1.evil.example/", .token_file = directory / "token"}),
               FailsWith(kInvalidArgument, "never travels in plaintext to another machine"));
   EXPECT_THAT(create({.url = "http://127.0.0.1/x", .token_file = directory / "token"}), IsOk());
+  EXPECT_THAT(create({.url = "https://user:secret@judge/"}),
+              FailsWith(kInvalidArgument, "reward.http.url has a user or a password"));
   EXPECT_THAT(create({.url = "https://judge", .token_file = directory / "none"}),
               FailsWith(kInvalidArgument, "none"));
   EXPECT_THAT(create({.url = "https://judge", .headers = {"no header"}}),
