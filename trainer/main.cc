@@ -67,7 +67,9 @@ int Main(int argc, char** argv) {
     return 0;
   }
   if (!servers.empty()) options.servers = absl::StrSplit(servers, ',', absl::SkipEmpty());
-  if (absl::Status bad = CheckOptions(options); !bad.ok()) return Fail(bad, ExitCode::kUsage);
+  if (absl::Status bad = CheckOptions(options); !bad.ok()) {
+    return Fail(bad, ExitCodeOf(WithExitCode(bad, ExitCode::kUsage)));
+  }
   if (dry_run) {
     std::cout << binder.ToYaml() << "\n" << DescribePlan(options);
     return 0;

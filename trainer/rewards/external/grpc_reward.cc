@@ -9,6 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/rendezvous/loopback.h"
@@ -109,7 +110,9 @@ absl::Status CheckGrpcRewardOptions(const GrpcRewardOptions& options) {
   for (const std::string& file : {options.ca_file, options.token_file}) {
     if (file.empty()) continue;
     const auto contents = ReadFile(file);
-    if (!contents.ok()) return InvalidArgument("reward.grpc: ", contents.status().message());
+    if (contents.ok()) continue;
+    return WithExitCode(InvalidArgument("reward.grpc: ", contents.status().message()),
+                        ExitCode::kBadModelOrData);
   }
   return absl::OkStatus();
 }

@@ -25,7 +25,7 @@ struct GrpcRewardOptions {
 };
 void BindOptions(OptionBinder& binder, GrpcRewardOptions& options);
 
-// INVALID_ARGUMENT: no address; a token without TLS; a file that cannot be read.
+// INVALID_ARGUMENT: no address; a token without TLS; with exit code 3, a file that cannot be read.
 absl::Status CheckGrpcRewardOptions(const GrpcRewardOptions& options);
 
 // Use from one thread. Each has a connection of its own, which gRPC opens again when it breaks.

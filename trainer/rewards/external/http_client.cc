@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/rendezvous/loopback.h"
@@ -44,6 +45,10 @@ absl::StatusOr<std::string> ReadToken(const std::string& file) {
   if (!token.empty() && std::ranges::all_of(token, absl::ascii_isgraph)) return token;
   return InvalidArgument(file,
                          ": its first line is no token: want printable characters without spaces");
+}
+
+absl::Status BadFile(const std::string& option, const absl::Status& why) {
+  return WithExitCode(InvalidArgument(option, ": ", why.message()), ExitCode::kBadModelOrData);
 }
 
 bool IsHeader(const std::string& header) {
@@ -116,7 +121,7 @@ absl::Status CheckHttpClientOptions(const HttpClientOptions& options, const std:
                              "https://");
     }
     const auto token = ReadToken(options.token_file);
-    if (!token.ok()) return InvalidArgument(section, ": ", token.status().message());
+    if (!token.ok()) return BadFile(section, token.status());
   }
   if (!options.verify_tls && !is_here) {
     return InvalidArgument(section,
@@ -131,7 +136,7 @@ absl::Status CheckHttpClientOptions(const HttpClientOptions& options, const std:
   if (options.ca_file.empty()) return absl::OkStatus();
   const auto authorities = ReadFile(options.ca_file);
   if (authorities.ok()) return absl::OkStatus();
-  return InvalidArgument(section, ".ca_file: ", authorities.status().message());
+  return BadFile(section + ".ca_file", authorities.status());
 }
 
 double RetryAfterSeconds(const std::string& value, double now) {

@@ -28,7 +28,7 @@ void BindOptions(OptionBinder& binder, HttpClientOptions& options, const char* t
 // Checks what can be known without a call. `section` is the section of the options, for messages.
 //   INVALID_ARGUMENT  no http:// or https:// URL, or one with a user; a token that would travel in plaintext to another
 //                     machine, or TLS that is not verified to one; a header that is no "Name:
-//                     value"; a file that cannot be read
+//                     value"; with exit code 3, a file that cannot be read
 absl::Status CheckHttpClientOptions(const HttpClientOptions& options, const std::string& section);
 
 // An attempt, with the body where its status is OK.

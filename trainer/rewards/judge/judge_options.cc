@@ -5,18 +5,21 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 
 namespace tandem::trainer {
 
 void BindOptions(OptionBinder& binder, JudgeBudgetOptions& options) {
-  binder.Integer("max_calls", &options.max_calls, {.min = 0}, "requests",
-                 "to the judge in the whole run, repeated ones included; then completions fail; 0: "
-                 "no bound");
-  binder.Integer("max_tokens", &options.max_tokens, {.min = 0}, "tokens",
-                 "of the judge in the whole run, prompts and replies, as the endpoint counts them "
-                 "(usage); then completions fail; 0: no bound");
+  binder.Integer(
+      "max_calls", &options.max_calls, {.min = 0}, "requests",
+      "to the judge, repeated ones included, of the run (with reward.cache.file across a "
+      "resume); then completions fail; 0: no bound");
+  binder.Integer(
+      "max_tokens", &options.max_tokens, {.min = 0}, "tokens",
+      "of the judge, prompts and replies, as the endpoint counts them (usage), likewise; 0: "
+      "no bound");
 }
 
 void BindOptions(OptionBinder& binder, JudgeOptions& options) {
@@ -65,7 +68,8 @@ absl::StatusOr<std::string> ReadRubric(const JudgeOptions& options) {
   if (options.rubric_file.empty()) return InvalidArgument("reward.judge.rubric_file is empty");
   const auto rubric = ReadFile(options.rubric_file);
   if (!rubric.ok()) {
-    return InvalidArgument("reward.judge.rubric_file: ", rubric.status().message());
+    return WithExitCode(InvalidArgument("reward.judge.rubric_file: ", rubric.status().message()),
+                        ExitCode::kBadModelOrData);
   }
   const std::vector<const char*> wanted =
       options.mode == JudgeMode::kPairwise

@@ -42,8 +42,8 @@ struct JudgeOptions {
 void BindOptions(OptionBinder& binder, JudgeOptions& options);
 
 // Reads the rubric, and checks what can be known without a call.
-//   INVALID_ARGUMENT  errors of CheckHttpClientOptions; no model or rubric; a rubric without
-//                     {completion}, or {completion_a} and {completion_b} (pairwise); a pattern that
+//   INVALID_ARGUMENT  errors of CheckHttpClientOptions; no model or rubric, or with exit code 3 one
+//                     that cannot be read; a rubric without {completion}, or {completion_a} and {completion_b} (pairwise); a pattern that
 //                     does not compile or has no group; score_min not below score_max
 absl::StatusOr<std::string> ReadRubric(const JudgeOptions& options);
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/exit_codes.h"
 #include "common/files/file_system.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/json_service.h"
@@ -173,8 +174,9 @@ TEST_F(JudgeTest, RefusesWhatCannotWork) {
   };
   EXPECT_THAT(create([](JudgeOptions& o) { o.model = ""; }),
               FailsWith(kInvalidArgument, "reward.judge.model is empty"));
-  EXPECT_THAT(create([](JudgeOptions& o) { o.rubric_file = "/nowhere"; }),
-              FailsWith(kInvalidArgument, "reward.judge.rubric_file: "));
+  const absl::Status missing = create([](JudgeOptions& o) { o.rubric_file = "/nowhere"; });
+  EXPECT_THAT(missing, FailsWith(kInvalidArgument, "reward.judge.rubric_file: "));
+  EXPECT_EQ(ExitCodeOf(missing), ExitCode::kBadModelOrData);
   EXPECT_THAT(create([](JudgeOptions& o) { o.mode = JudgeMode::kPairwise; }),
               FailsWith(kInvalidArgument, "has no {completion_a}"));
   EXPECT_THAT(create([](JudgeOptions& o) { o.score_pattern = "("; }),
