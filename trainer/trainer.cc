@@ -98,8 +98,8 @@ absl::Status Trainer::TakeGroup(FinishedGroup finished) {
     *group->mutable_baseline()->mutable_completion() = *std::move(finished.baseline);
   }
   const double start = MonotonicSeconds();
-  TANDEM_RETURN_IF_ERROR(
-      rewards_->Submit(MakeRewardInputs(*group), [this, group](std::vector<Reward> rewards) {
+  TANDEM_RETURN_IF_ERROR(rewards_->Submit(
+      MakeRewardInputs(*group), [this, group](std::vector<Reward> rewards) -> absl::Status {
         TANDEM_ASSIGN_OR_RETURN(const auto steps,
                                 FindStepTokens(*inputs_->tokenizer, rewards, *group));
         TANDEM_RETURN_IF_ERROR(ScoreGroup(rewards, steps, options_.advantage, group.get()));
