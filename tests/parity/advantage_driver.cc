@@ -11,7 +11,6 @@
 #include <ATen/ATen.h>
 
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -93,7 +92,7 @@ json ValueLoss(const json& input) {
 }
 
 int Main() {
-  const json input = json::parse(std::istreambuf_iterator<char>(std::cin), {});
+  const json input = json::parse(std::cin);
   const std::string kind = input["kind"];
   const json output = kind == "targets"    ? Targets(input)
                       : kind == "group"    ? Group(input)

@@ -269,9 +269,9 @@ TEST(LogprobGradKernel, AgreesWithTheCpus) {
       if (supports) AddSupports(rows);
       const std::vector<float> grad = {1.5f, -2, 0, 0.25f};
       const OnCpu cpu(rows);
-      const std::vector<float> want =
-          Floats(CpuLayerOps().LogprobsBackward(cpu.logits, rows.tokens, cpu.temperature,
-                                                cpu.supports, cpu.result.lse, at::tensor(grad)));
+      const std::vector<float> want = Floats(
+          CpuLayerOps().LogprobsBackward(cpu.logits, rows.tokens, cpu.temperature, cpu.supports,
+                                         cpu.result.lse, at::tensor(grad), {}));
       for (const Element element : kElements) {
         const std::vector<float> got = GradOf(rows, Floats(cpu.result.lse), grad, element);
         ExpectGrad(rows, grad, element, got, want);
