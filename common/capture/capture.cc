@@ -57,6 +57,9 @@ absl::Status CheckTokenColumns(const Capture& c) {
   TANDEM_RETURN_IF_ERROR(check("logprob_second_moments", c.logprob_second_moments));
   TANDEM_RETURN_IF_ERROR(check("kept_mass", c.kept_mass));
   TANDEM_RETURN_IF_ERROR(check("advantages", c.advantages));
+  if (!c.token_rewards.empty()) {
+    TANDEM_RETURN_IF_ERROR(check("token_rewards", c.token_rewards));
+  }
   TANDEM_RETURN_IF_ERROR(check("weight_version", c.weight_version));
   TANDEM_RETURN_IF_ERROR(check("decode_batch_size", c.decode_batch_size));
   return check("prefix_cached", c.prefix_cached);

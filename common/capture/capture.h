@@ -90,14 +90,16 @@ struct Capture {
   std::vector<int64_t> token_hash;        // [S] XXH3-64 of the ids, as received from the server
   std::vector<int64_t> seed;              // [S]
 
-  std::vector<int32_t> token_ids;               // [T]
-  std::vector<float> behaviour_logprobs;        // [T]
-  std::vector<float> raw_logprobs;              // [T]
-  std::vector<float> proximal_logprobs;         // [T]; NaN where not scored again
-  std::vector<float> entropies;                 // [T] nats, of the sampling distribution
-  std::vector<float> logprob_second_moments;    // [T]
-  std::vector<float> kept_mass;                 // [T] retained probability mass
-  std::vector<float> advantages;                // [T]
+  std::vector<int32_t> token_ids;             // [T]
+  std::vector<float> behaviour_logprobs;      // [T]
+  std::vector<float> raw_logprobs;            // [T]
+  std::vector<float> proximal_logprobs;       // [T]; NaN where not scored again
+  std::vector<float> entropies;               // [T] nats, of the sampling distribution
+  std::vector<float> logprob_second_moments;  // [T]
+  std::vector<float> kept_mass;               // [T] retained probability mass
+  std::vector<float> advantages;              // [T]
+  // [T] that add up to a completion's reward. Empty: each reward comes with the last token.
+  std::vector<double> token_rewards;
   std::vector<int64_t> weight_version;          // [T] version that sampled the token
   std::vector<int32_t> decode_batch_size;       // [T]
   std::vector<uint8_t> prefix_cached;           // [T]

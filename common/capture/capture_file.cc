@@ -71,6 +71,12 @@ void ForEachColumn(C& c, const Visit& visit) {
   visit("prefix_cached", c.prefix_cached);
 }
 
+// Columns that a capture may lack.
+template <typename C, typename Visit>
+void ForEachOptionalColumn(C& c, const Visit& visit) {
+  visit("token_rewards", c.token_rewards);
+}
+
 template <typename C, typename Visit>
 void ForEachSupportColumn(C& c, const Visit& visit) {
   visit("packed_support", c.packed_support);
@@ -86,6 +92,9 @@ std::vector<HostTensor> ColumnsOf(const Capture& capture) {
                        nullptr});
   };
   ForEachColumn(capture, add);
+  ForEachOptionalColumn(capture, [&](const char* name, const auto& column) {
+    if (!column.empty()) add(name, column);
+  });
   ForEachSupportColumn(capture, add);
   return tensors;
 }
@@ -142,6 +151,9 @@ absl::Status FillColumns(const std::vector<HostTensor>& tensors, const std::stri
     std::memcpy(column.data(), tensor.bytes.data(), tensor.bytes.size());
   };
   ForEachColumn(capture, fill);
+  ForEachOptionalColumn(capture, [&](const char* name, auto& column) {
+    if (by_name.contains(name)) fill(name, column);
+  });
   if (format_version > 1) {
     ForEachSupportColumn(capture, fill);
     return status;

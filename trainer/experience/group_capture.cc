@@ -1,5 +1,6 @@
 #include "trainer/experience/group_capture.h"
 
+#include <algorithm>
 #include <limits>
 #include <span>
 #include <string>
@@ -35,6 +36,13 @@ void AppendSupport(const rollout::v1::TokenSupport& support, std::vector<uint8_t
   const std::vector<int32_t> ids(support.ids().begin(), support.ids().end());
   const std::string packed = ids.empty() ? support.packed() : PackedSupport(ids).bytes();
   bytes.insert(bytes.end(), packed.begin(), packed.end());
+}
+
+// The reward of each token; mostly the whole one comes with the last.
+void AppendTokenRewards(const ScoredCompletion& scored, std::vector<double>& column) {
+  const int n = scored.completion().token_ids_size();
+  AppendOr(scored.token_rewards(), n, 0.0, column);
+  if (scored.token_rewards_size() == 0 && n > 0) column.back() = scored.reward();
 }
 
 void AppendTokens(const ScoredCompletion& scored, std::span<const float> proximal,
@@ -90,6 +98,11 @@ Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const PerToken& pr
   c.prompt_offsets.push_back(0);
   c.token_offsets.push_back(0);
   c.packed_support_offsets.push_back(0);
+  const bool has_token_rewards = std::ranges::any_of(groups, [](const ScoredGroup& group) {
+    return std::ranges::any_of(group.completions(), [](const ScoredCompletion& member) {
+      return member.token_rewards_size() > 0;
+    });
+  });
   for (const ScoredGroup& group : groups) {
     const auto place = static_cast<int32_t>(c.group_id.size());
     c.group_id.push_back(group.group_id());
@@ -98,6 +111,7 @@ Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const PerToken& pr
     for (int i = 0; i < group.completions_size(); ++i) {
       AppendCompletion(group.completions(i), place, FindTokens(proximal, group.group_id(), i),
                        FindTokens(advantages, group.group_id(), i), c);
+      if (has_token_rewards) AppendTokenRewards(group.completions(i), c.token_rewards);
     }
   }
   return c;

@@ -133,8 +133,11 @@ void TakeTrainedAdvantages(const PerToken& trained, std::vector<ScoredGroup>* gr
     for (int i = 0; i < group.completions_size(); ++i) {
       const std::span<const float> tokens = FindTokens(trained, group.group_id(), i);
       if (tokens.empty()) continue;
-      group.mutable_completions(i)->set_advantage(
-          static_cast<float>(Mean({tokens.begin(), tokens.end()})));
+      ScoredCompletion* const member = group.mutable_completions(i);
+      member->set_advantage(static_cast<float>(Mean({tokens.begin(), tokens.end()})));
+      member->clear_token_advantages();
+      if (std::ranges::adjacent_find(tokens, std::ranges::not_equal_to()) == tokens.end()) continue;
+      member->mutable_token_advantages()->Add(tokens.begin(), tokens.end());
     }
   }
 }

@@ -27,7 +27,8 @@ void AddExternalRewards(const RewardNumbers& numbers, const GroupViews& sampled,
 // advantage/ over the completions that are not masked.
 void AddAdvantageMetrics(const std::vector<experience::v1::ScoredGroup>& groups, MetricsLine* line);
 
-// Gives every completion that `trained` knows the mean of its tokens' advantages there.
+// Gives every completion that `trained` knows the mean of its tokens' advantages there, and each
+// token its own where they differ.
 void TakeTrainedAdvantages(const PerToken& trained,
                            std::vector<experience::v1::ScoredGroup>* groups);
 

@@ -52,6 +52,11 @@ std::string CompletionJson(const ScoredCompletion& member, std::span<const float
   const auto span = [](const rollout::v1::VersionSpan& s) {
     return absl::StrCat("[", s.weight_version(), ",", s.num_tokens(), "]");
   };
+  const auto when_there = [](const char* name, const auto& values) {
+    return values.empty() ? "" : absl::StrCat(",\"", name, "\":", JsonList(values, [](auto value) {
+                                                return JsonNumber(value);
+                                              }));
+  };
   return absl::StrCat(
       "{\"index\":", completion.index(), ",\"text\":", JsonText(completion.text()),
       ",\"token_ids\":", JsonList(completion.token_ids(), integer), ",\"tokens\":",
@@ -63,6 +68,8 @@ std::string CompletionJson(const ScoredCompletion& member, std::span<const float
       ",\"versions\":", JsonList(completion.version_spans(), span),
       ",\"reward\":", JsonNumber(member.reward()),
       ",\"advantage\":", JsonNumber(member.advantage()),
+      when_there("token_rewards", member.token_rewards()),
+      when_there("token_advantages", member.token_advantages()),
       ",\"masked\":", member.masked() ? "true" : "false",
       ",\"drop_reason\":", JsonText(member.drop_reason()),
       ",\"finish_reason\":", JsonText(FinishReasonName(completion.finish_reason())), "}");

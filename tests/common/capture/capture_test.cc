@@ -276,5 +276,20 @@ TEST(CaptureTest, AFullDiskLeavesTheOneBeforeInPlace) {
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
 }
 
+TEST(CaptureTest, MayHaveARewardOfEachTokenAndIsWholeWithoutIt) {
+  const TempDir directory;
+  Capture capture = SmallCapture();
+  const auto back = [&] {
+    EXPECT_THAT(WriteCapture(directory / "c", capture), IsOk());
+    return ReadCapture(directory / "c").value().token_rewards;
+  };
+  EXPECT_TRUE(back().empty());
+  capture.token_rewards = {0.25, 0.75, 0, 0, 0.5, 0};
+  EXPECT_EQ(back(), capture.token_rewards);
+  capture.token_rewards.pop_back();
+  EXPECT_THAT(CheckCapture(capture),
+              FailsWith(absl::StatusCode::kInvalidArgument, "token_rewards"));
+}
+
 }  // namespace
 }  // namespace tandem::offpolicy
