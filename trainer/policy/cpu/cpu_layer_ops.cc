@@ -339,8 +339,7 @@ RowLogprobs CpuLayerOps::Logprobs(const at::Tensor& logits, std::span<const int6
 // d log p(a) / d logit_v = ([v = a] - p_v) / temperature
 at::Tensor CpuLayerOps::LogprobsBackward(at::Tensor logits, std::span<const int64_t> tokens,
                                          double temperature, Supports support,
-                                         const at::Tensor& lse,
-                                         const at::Tensor& logprobs_grad,
+                                         const at::Tensor& lse, const at::Tensor& logprobs_grad,
                                          const EntropyGrad& entropy) const {
   const int64_t vocabulary = logits.size(1);
   const float inverse_temperature = InverseTemperature(temperature);

@@ -320,8 +320,7 @@ RowLogprobs DeviceLayerOps::Logprobs(const at::Tensor& logits, std::span<const i
 
 at::Tensor DeviceLayerOps::LogprobsBackward(at::Tensor logits, std::span<const int64_t> tokens,
                                             double temperature, Supports support,
-                                            const at::Tensor& lse,
-                                            const at::Tensor& logprobs_grad,
+                                            const at::Tensor& lse, const at::Tensor& logprobs_grad,
                                             const EntropyGrad& entropy) const {
   const auto numbers = [](const at::Tensor& x) {
     return x.defined() ? x.const_data_ptr<float>() : nullptr;

@@ -133,7 +133,7 @@ struct TokenLogprobsBackward {
   // [R], both or neither; null: no gradient by entropies.
   const float* entropies = nullptr;
   const float* entropies_grad = nullptr;
-  void* logits_grad = nullptr;           // [R, V]; may be the logits where it is fp32
+  void* logits_grad = nullptr;  // [R, V]; may be the logits where it is fp32
   Element element = Element::kFp32;
 };
 void RunTokenLogprobsBackward(const TokenLogprobsBackward& task, Stream stream);
