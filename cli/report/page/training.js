@@ -33,6 +33,12 @@ function optimisationSection() {
       [["loss/policy", "policy", "blue"], ["loss/kl", "KL to reference", "orange"], ["loss/total", "total", "green", {dashed: true}]], {}),
     lineCard("KL to the reference policy", "target against frozen reference, same estimators",
       [["kl_reference/k1", "k1", "blue"], ["kl_reference/k2", "k2", "orange", {dashed: true}], ["kl_reference/k3", "k3", "green"]], {title: "nats"}),
+    hasSeries("loss/kl_proximal") && series("loss/kl_proximal").some((kl) => kl > 0) ? lineCard("KL to the proximal policy", "of a token, over the updates of a step; target_kl ends them",
+      [["loss/kl_proximal", "KL(proximal || target)", "blue"]], {title: "nats", suggestedMin: 0}) : null,
+    lineCard("Critic", "explained variance of the values a step starts from: 1 is right, 0 knows no more than the mean, below 0 does harm",
+      [["critic/explained_variance", "explained variance", "blue"], ["critic/clip_share", "clipped share", "orange", {dashed: true}]], {suggestedMin: 0, suggestedMax: 1}),
+    lineCard("Values", "mean over trained tokens, and of what they are trained on",
+      [["critic/value_mean", "value", "blue"], ["critic/target_mean", "target", "orange"], ["critic/loss", "value loss", "green", {dashed: true}]], {}),
     lineCard("What the push carried", "share of elements that changed at the server's dtype; arrived: <sent, update> / <update, update>, 1 when the cast keeps the update on average",
       [["push/changed_share", "changed share", "blue"], ["push/arrived_share", "arrived share", "orange", {dashed: true}]], {suggestedMin: 0}),
   ].filter(Boolean);
