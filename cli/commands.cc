@@ -61,13 +61,30 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
 void AddCommands(CLI::App& app, Action& chosen) {
   app.name("tandem");
   app.require_subcommand(0, 1);
-  for (const auto add :
-       {&AddHelpCommand,   &AddDemoCommand,     &AddRunCommand,    &AddServeCommand,
-        &AddTrainCommand,  &AddRanksCommand,    &AddRenderCommand, &AddStatusCommand,
-        &AddCertsCommand,  &AddLogsCommand,     &AddReportCommand, &AddInitCommand,
-        &AddSftCommand,    &AddEvalCommand,     &AddExportCommand, &AddTokenizeCommand,
-        &AddScoreCommand,  &AddGenerateCommand, &AddBenchCommand,  &AddDriftCommand,
-        &AddVersionCommand}) {
+  for (const auto add : {&AddHelpCommand,
+                         &AddDemoCommand,
+                         &AddRunCommand,
+                         &AddServeCommand,
+                         &AddTrainCommand,
+                         &AddRanksCommand,
+                         &AddRenderCommand,
+                         &AddStatusCommand,
+                         &AddCertsCommand,
+                         &AddLogsCommand,
+                         &AddReportCommand,
+                         &AddInitCommand,
+                         &AddSftCommand,
+                         &AddTrainPreferencesCommand,
+                         &AddTrainRewardModelCommand,
+                         &AddEvalCommand,
+                         &AddExportCommand,
+                         &AddTokenizeCommand,
+                         &AddScoreCommand,
+                         &AddScoreRewardsCommand,
+                         &AddGenerateCommand,
+                         &AddBenchCommand,
+                         &AddDriftCommand,
+                         &AddVersionCommand}) {
     add(app, chosen);
   }
   EndHelp(

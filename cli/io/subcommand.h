@@ -54,12 +54,15 @@ void AddStatusCommand(CLI::App& app, Action& chosen);
 // Models.
 void AddInitCommand(CLI::App& app, Action& chosen);
 void AddSftCommand(CLI::App& app, Action& chosen);
+void AddTrainPreferencesCommand(CLI::App& app, Action& chosen);
+void AddTrainRewardModelCommand(CLI::App& app, Action& chosen);
 void AddEvalCommand(CLI::App& app, Action& chosen);
 void AddExportCommand(CLI::App& app, Action& chosen);
 
 // Tools that read JSON lines and write JSON lines.
 void AddTokenizeCommand(CLI::App& app, Action& chosen);
 void AddScoreCommand(CLI::App& app, Action& chosen);
+void AddScoreRewardsCommand(CLI::App& app, Action& chosen);
 void AddGenerateCommand(CLI::App& app, Action& chosen);
 
 // Benchmarks.

@@ -120,16 +120,23 @@ absl::Status CheckNoModelAt(const std::string& directory) {
   return AlreadyExists(directory, " holds a model already; choose another --out");
 }
 
-absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTensor> tensors,
-                                 const std::string& tokenizer_from, const std::string& out,
-                                 DType dtype) {
+absl::Status WriteModelFiles(const std::string& config_json, std::vector<HostTensor> tensors,
+                             const std::string& tokenizer_from, const std::string& out,
+                             DType dtype) {
   TANDEM_RETURN_IF_ERROR(CheckNoModelAt(out));
   for (HostTensor& tensor : tensors) tensor = Cast(tensor, dtype);
   const fs::path root(out);
   TANDEM_RETURN_IF_ERROR(MakeDirectories(out));
   TANDEM_RETURN_IF_ERROR(WriteSafetensors((root / "model.safetensors").string(), tensors));
   TANDEM_RETURN_IF_ERROR(CopyTokenizerFiles(tokenizer_from, root));
-  return WriteFileAtomically((root / "config.json").string(), ModelConfigToJson(config, dtype));
+  return WriteFileAtomically((root / "config.json").string(), config_json);
+}
+
+absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTensor> tensors,
+                                 const std::string& tokenizer_from, const std::string& out,
+                                 DType dtype) {
+  return WriteModelFiles(ModelConfigToJson(config, dtype), std::move(tensors), tokenizer_from, out,
+                         dtype);
 }
 
 absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory, const ModelConfig& shape,

@@ -24,6 +24,11 @@ absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTens
                                  const std::string& tokenizer_from, const std::string& out,
                                  DType dtype);
 
+// The same with the text of config.json, for a model with other tensors than ModelTensors.
+absl::Status WriteModelFiles(const std::string& config_json, std::vector<HostTensor> tensors,
+                             const std::string& tokenizer_from, const std::string& out,
+                             DType dtype);
+
 // The shape of a fresh model unless told otherwise. A head_dim of 0 stands for hidden_size /
 // num_heads, and vocab_size is the most tokens that the tokenizer may have.
 inline ModelConfig FreshModelShape() {

@@ -23,6 +23,8 @@ namespace {
 constexpr std::string_view kReportScripts[] = {
     "dom.js",         "charts.js",   "intervals.js", "tokens.js",  "run.js",   "drift.js",
     "drift_parts.js", "training.js", "tables.js",    "samples.js", "theme.js", "main.js"};
+constexpr std::string_view kRewardModelScripts[] = {"dom.js", "charts.js", "tokens.js", "theme.js",
+                                                    "reward_model.js"};
 constexpr std::string_view kAttributionScripts[] = {"dom.js",
                                                     "charts.js",
                                                     "intervals.js",
@@ -76,6 +78,12 @@ std::string AttributionHtml(const std::string& name, std::string data) {
   return RenderHtml({.title = name + " - Tandem attribution",
                      .data = std::move(data),
                      .scripts = kAttributionScripts});
+}
+
+std::string RewardModelHtml(const std::string& name, std::string data) {
+  return RenderHtml({.title = name + " - Tandem reward model",
+                     .data = std::move(data),
+                     .scripts = kRewardModelScripts});
 }
 
 }  // namespace tandem::report

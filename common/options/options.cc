@@ -196,6 +196,15 @@ void OptionBinder::Section(std::string_view name, std::string_view help,
   prefix_ = outer;
 }
 
+std::vector<OptionBinder::OptionText> OptionBinder::Texts() const {
+  std::vector<OptionText> texts;
+  for (const Option& option : options_) {
+    texts.push_back(
+        {option.name, option.print(), option.type, option.range, option.unit, option.help});
+  }
+  return texts;
+}
+
 void OptionBinder::Ignore(std::string_view name) { ignored_.push_back(Concat(prefix_, name)); }
 
 const OptionBinder::Option* OptionBinder::Find(std::string_view dotted) const {

@@ -89,6 +89,13 @@ class OptionBinder {
   // which has the same bindings.
   std::vector<std::string> ChangesFrom(const OptionBinder& defaults) const;
 
+  // What a program that offers options as flags needs of each, in the order of binding. `value` is
+  // the current one.
+  struct OptionText {
+    std::string name, value, type, range, unit, help;
+  };
+  std::vector<OptionText> Texts() const;
+
   // One line per option: name, type, default (the current value), range, unit, help.
   std::string Help() const;
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -165,14 +164,18 @@ class PreferenceReader {
   PreferenceData data_;
 };
 
-// Moves the elements whose prompt is chosen from `rows` to the result.
+// Moves the rows that are held out from `rows` to the result.
 template <typename Row>
-std::vector<Row> MoveChosen(std::vector<Row>& rows, const std::map<uint64_t, bool>& chosen) {
-  const auto stays = [&](const Row& row) { return !chosen.at(HashTokenIds(row.prompt)); };
-  const auto moved = std::stable_partition(rows.begin(), rows.end(), stays);
-  std::vector<Row> result(std::make_move_iterator(moved), std::make_move_iterator(rows.end()));
-  rows.erase(moved, rows.end());
-  return result;
+std::vector<Row> MoveHeldOut(std::vector<Row>& rows, double share, uint64_t seed) {
+  std::vector<uint64_t> prompts;
+  for (const Row& row : rows) prompts.push_back(HashTokenIds(row.prompt));
+  const std::vector<bool> held_out = ChooseHeldOut(prompts, share, seed);
+  std::vector<Row> taken, kept;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    (held_out[i] ? taken : kept).push_back(std::move(rows[i]));
+  }
+  rows = std::move(kept);
+  return taken;
 }
 
 }  // namespace
@@ -224,10 +227,10 @@ absl::StatusOr<PreferenceData> ReadPreferenceData(const std::string& path,
   return data;
 }
 
-PreferenceData TakeHeldOut(PreferenceData& data, double share, uint64_t seed) {
+std::vector<bool> ChooseHeldOut(const std::vector<uint64_t>& prompt_hashes, double share,
+                                uint64_t seed) {
   std::map<uint64_t, bool> chosen;  // by the hash of a prompt
-  for (const PreferencePair& row : data.pairs) chosen[HashTokenIds(row.prompt)] = false;
-  for (const LabelledCompletion& row : data.labelled) chosen[HashTokenIds(row.prompt)] = false;
+  for (const uint64_t hash : prompt_hashes) chosen[hash] = false;
   std::vector<std::pair<uint64_t, uint64_t>> draws;
   for (const auto& [hash, is_chosen] : chosen) draws.emplace_back(StableHash({seed, hash}), hash);
   std::ranges::sort(draws);
@@ -236,7 +239,15 @@ PreferenceData TakeHeldOut(PreferenceData& data, double share, uint64_t seed) {
     count = std::clamp<int64_t>(count, 1, static_cast<int64_t>(draws.size()) - 1);
   }
   for (int64_t i = 0; i < count; ++i) chosen[draws[static_cast<size_t>(i)].second] = true;
-  return {.pairs = MoveChosen(data.pairs, chosen), .labelled = MoveChosen(data.labelled, chosen)};
+  std::vector<bool> held_out;
+  for (const uint64_t hash : prompt_hashes) held_out.push_back(chosen[hash]);
+  return held_out;
+}
+
+// A file has rows of one kind, so the prompts of one vector are those of the file.
+PreferenceData TakeHeldOut(PreferenceData& data, double share, uint64_t seed) {
+  return {.pairs = MoveHeldOut(data.pairs, share, seed),
+          .labelled = MoveHeldOut(data.labelled, share, seed)};
 }
 
 std::vector<LabelledCompletion> Unpair(const std::vector<PreferencePair>& pairs) {

@@ -84,6 +84,12 @@ absl::StatusOr<PreferenceData> ReadPreferenceData(const std::string& path,
                                                   const Tokenizer& tokenizer, int32_t end_token,
                                                   int64_t context_tokens);
 
+// For each row, by the hash of its prompt's ids, whether it is held out: round(share * number of
+// prompts) prompts are, at least one and all but one if share is over 0 and there are two. Which ones
+// depends on the hashes and `seed` alone, not on their order.
+std::vector<bool> ChooseHeldOut(const std::vector<uint64_t>& prompt_hashes, double share,
+                                uint64_t seed);
+
 // Moves the rows of round(share * number of prompts) prompts out of `data`, at least one and all
 // but one if share is over 0 and there are two prompts. All rows of a prompt go together, so that
 // nothing held out is trained on. Which prompts depends on their token ids and `seed` alone, not on
