@@ -21,6 +21,9 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr char kScoreBias[] = "score.bias";
+constexpr char kSequenceTask[] = "ForSequenceClassification";
+constexpr char kTokenTask[] = "ForTokenClassification";
+constexpr char kCausalTask[] = "ForCausalLM";
 
 struct PadToken {
   int32_t id = -1;   // -1: none
@@ -75,10 +78,9 @@ HostTensor Zeros(const std::string& name, int64_t count) {
 std::string ConfigJson(RewardModelKind kind, const ModelConfig& config, int64_t num_heads,
                        DType dtype) {
   auto json = ordered_json::parse(ModelConfigToJson(config, dtype));
-  const char* const task =
-      kind == RewardModelKind::kOutcome ? "ForSequenceClassification" : "ForTokenClassification";
+  const char* const task = kind == RewardModelKind::kOutcome ? kSequenceTask : kTokenTask;
   const std::string causal = json["architectures"][0].get<std::string>();
-  json["architectures"][0] = absl::StrReplaceAll(causal, {{"ForCausalLM", task}});
+  json["architectures"][0] = absl::StrReplaceAll(causal, {{kCausalTask, task}});
   ordered_json names = ordered_json::object(), numbers = ordered_json::object();
   for (int64_t k = 0; k < num_heads; ++k) {
     const std::string name = absl::StrCat("LABEL_", k);
@@ -95,22 +97,35 @@ bool IsZero(const HostTensor& tensor) {
   return std::ranges::all_of(tensor.bytes, [](std::byte b) { return b == std::byte{0}; });
 }
 
-RewardModelKind KindOf(const std::string& config_json) {
-  const auto parsed = ordered_json::parse(config_json, nullptr, /*allow_exceptions=*/false);
-  const bool process =
-      parsed.is_object() && parsed.contains("architectures") &&
-      parsed["architectures"].dump().find("ForTokenClassification") != std::string::npos;
-  return process ? RewardModelKind::kProcess : RewardModelKind::kOutcome;
+bool HasTask(const ordered_json& config, const char* task) {
+  return config.is_object() && config.contains("architectures") &&
+         config["architectures"].is_array() && !config["architectures"].empty() &&
+         config["architectures"].dump().find(task) != std::string::npos;
+}
+bool IsClassifier(const ordered_json& config) {
+  return HasTask(config, kSequenceTask) || HasTask(config, kTokenTask);
 }
 
 }  // namespace
 
+absl::StatusOr<ModelConfig> ReadTrunkConfig(const std::string& directory) {
+  const std::string path = directory + "/config.json";
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  auto parsed = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!IsClassifier(parsed)) return ReadModelConfig(directory);
+  parsed["architectures"][0] =
+      absl::StrReplaceAll(parsed["architectures"][0].get<std::string>(),
+                          {{kSequenceTask, kCausalTask}, {kTokenTask, kCausalTask}});
+  return ParseModelConfig(parsed.dump(), path);
+}
+
 absl::StatusOr<RewardModel> ReadRewardModel(const std::string& directory) {
   RewardModel model;
-  TANDEM_ASSIGN_OR_RETURN(model.config, ReadModelConfig(directory));
+  TANDEM_ASSIGN_OR_RETURN(model.config, ReadTrunkConfig(directory));
   model.config.tie_word_embeddings = true;  // no head over the vocabulary
   TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(directory + "/config.json"));
-  model.kind = KindOf(config);
+  const auto parsed = ordered_json::parse(config, nullptr, /*allow_exceptions=*/false);
+  if (HasTask(parsed, kTokenTask)) model.kind = RewardModelKind::kProcess;
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(directory));
   std::optional<HostTensor> head, bias;
   std::erase_if(tensors, [&](const HostTensor& tensor) {

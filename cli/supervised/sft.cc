@@ -87,8 +87,12 @@ absl::Status Sft(SupervisedFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto session, SupervisedSession::Open(flags));
   trainer::PreferenceData data;
   TANDEM_ASSIGN_OR_RETURN(data.labelled, ReadExamples(flags.data, *session));
-  trainer::PreferenceData held_out =
-      TakeHeldOut(data, flags.rows.held_out, static_cast<uint64_t>(flags.run.seed));
+  trainer::PreferenceData held_out;
+  if (flags.held_out_data.empty()) {
+    held_out = TakeHeldOut(data, flags.rows.held_out, static_cast<uint64_t>(flags.run.seed));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(held_out.labelled, ReadExamples(flags.held_out_data, *session));
+  }
   const auto count = static_cast<int64_t>(data.labelled.size());
   trainer::CompletionObjective objective(std::move(data.labelled));
   trainer::CompletionObjective unseen(std::move(held_out.labelled));

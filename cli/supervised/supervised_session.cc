@@ -18,6 +18,7 @@
 #include "cli/model/model_directory.h"
 #include "cli/model/model_input.h"
 #include "cli/run/rank_processes.h"
+#include "cli/supervised/reward_model_directory.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
@@ -62,6 +63,8 @@ void AddSupervisedFlags(CLI::App& sub, SupervisedFlags& flags, const std::string
                         std::map<std::string, std::string> renamed) {
   sub.add_option("--model", flags.model, "Hugging Face directory to start from")->required();
   sub.add_option("--data", flags.data, data_help)->required();
+  sub.add_option("--held-out-data", flags.held_out_data,
+                 "held-out rows in the form of --data, in place of --held-out");
   sub.add_option("--out", flags.out, "directory to make")->required();
   renamed.insert({{"learning_rate", "lr"}, {"warmup_updates", "warmup"}, {"decay_updates", ""}});
   BindOptions(flags.binder, flags.run);
@@ -110,7 +113,7 @@ absl::StatusOr<std::unique_ptr<SupervisedSession>> SupervisedSession::Open(Super
   const absl::Status directory = trainer::CheckRunDirectory(flags.out, flags.resume);
   if (!directory.ok()) return AsUsageError(directory);
   TANDEM_ASSIGN_OR_RETURN(session->tokenizer_, Tokenizer::Load(flags.model));
-  TANDEM_ASSIGN_OR_RETURN(session->config_, ReadModelConfig(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(session->config_, ReadTrunkConfig(flags.model));
   const std::vector<int32_t>& ends = session->config_.eos_token_ids;
   session->end_token_ = !ends.empty() ? ends[0] : session->tokenizer_->eos_token_id();
   if (session->end_token_ < 0) return InvalidArgument(flags.model, ": names no end token");
@@ -120,7 +123,8 @@ absl::StatusOr<std::unique_ptr<SupervisedSession>> SupervisedSession::Open(Super
 // The settings that a resumed run must have, and that all ranks must agree on.
 std::string SupervisedSession::Settings() const {
   return absl::StrCat("command: ", flags_.command, "\nmodel: ", flags_.model,
-                      "\ndata: ", flags_.data, "\n", flags_.binder.ToYaml());
+                      "\ndata: ", flags_.data, "\nheld_out_data: ", flags_.held_out_data, "\n",
+                      flags_.binder.ToYaml());
 }
 
 absl::Status SupervisedSession::Join(bool takes_heads) {

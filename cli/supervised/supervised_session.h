@@ -30,6 +30,7 @@ namespace tandem::cli {
 struct SupervisedFlags {
   std::string command;  // "sft"
   std::string model, data, out;
+  std::string held_out_data;  // empty: a share of the data
   std::string save_dtype = "fp32";
   int ranks = 1;  // that this process starts; 1: it is the rank
   int64_t threads = 0;

@@ -160,10 +160,11 @@ std::unique_ptr<SupervisedObjective> MakeObjective(PreferenceData data, int64_t 
 }
 
 // Pairs are two labelled completions for kto; single completions are no pairs for the others.
-absl::Status ShapeData(const PreferenceFlags& flags, PreferenceData& data) {
+absl::Status ShapeData(const PreferenceFlags& flags, const std::string& path,
+                       PreferenceData& data) {
   if (!NeedsLabels(flags.loss.kind)) {
     if (!data.pairs.empty()) return absl::OkStatus();
-    return InvalidArgument(flags.common.data,
+    return InvalidArgument(path,
                            ": completions with a label, but this loss reads pairs of \"chosen\" "
                            "and \"rejected\"; --loss kto reads labels");
   }
@@ -174,7 +175,7 @@ absl::Status ShapeData(const PreferenceFlags& flags, PreferenceData& data) {
   const auto is_good = [](const trainer::LabelledCompletion& row) { return row.desirable; };
   const int64_t good = std::ranges::count_if(data.labelled, is_good);
   if (good > 0 && good < static_cast<int64_t>(data.labelled.size())) return absl::OkStatus();
-  return InvalidArgument(flags.common.data, ": all ", data.labelled.size(),
+  return InvalidArgument(path, ": all ", data.labelled.size(),
                          " completions have the same label; kto needs desirable and undesirable "
                          "ones");
 }
@@ -193,20 +194,32 @@ void Summarise(const PreferenceFlags& flags, const trainer::SupervisedOutcome& o
   print(absl::StrFormat("held out (%d)", num_held_out).c_str(), *outcome.held_out);
 }
 
-absl::Status TrainPreferences(PreferenceFlags& flags) {
-  SupervisedFlags& common = flags.common;
-  TANDEM_ASSIGN_OR_RETURN(const auto session, SupervisedSession::Open(common));
+// Reads a file of the kind that the loss needs.
+absl::StatusOr<PreferenceData> ReadData(const PreferenceFlags& flags,
+                                        const SupervisedSession& session, const std::string& path) {
+  const SupervisedFlags& common = flags.common;
   TANDEM_ASSIGN_OR_RETURN(
       PreferenceData data,
-      trainer::ReadPreferenceData(common.data, common.rows, session->tokenizer(),
-                                  session->end_token(), session->config().max_position_embeddings));
+      trainer::ReadPreferenceData(path, common.rows, session.tokenizer(), session.end_token(),
+                                  session.config().max_position_embeddings));
   const absl::Status fits = trainer::CheckOptions(flags.loss, data.has_margins());
   if (!fits.ok()) return AsUsageError(fits);
   const std::string notes = RowNotes(data.counts);
-  if (!notes.empty() && session->leads()) absl::FPrintF(stderr, "%s\n", notes);
-  TANDEM_RETURN_IF_ERROR(ShapeData(flags, data));
-  PreferenceData held_out =
-      TakeHeldOut(data, common.rows.held_out, static_cast<uint64_t>(common.run.seed));
+  if (!notes.empty() && session.leads()) absl::FPrintF(stderr, "%s: %s\n", path, notes);
+  TANDEM_RETURN_IF_ERROR(ShapeData(flags, path, data));
+  return data;
+}
+
+absl::Status TrainPreferences(PreferenceFlags& flags) {
+  SupervisedFlags& common = flags.common;
+  TANDEM_ASSIGN_OR_RETURN(const auto session, SupervisedSession::Open(common));
+  TANDEM_ASSIGN_OR_RETURN(PreferenceData data, ReadData(flags, *session, common.data));
+  PreferenceData held_out;
+  if (common.held_out_data.empty()) {
+    held_out = TakeHeldOut(data, common.rows.held_out, static_cast<uint64_t>(common.run.seed));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(held_out, ReadData(flags, *session, common.held_out_data));
+  }
   const int64_t run_length = std::max<int64_t>(2, common.run.batch);
   TANDEM_RETURN_IF_ERROR(session->Join());
   std::vector<float> reference;

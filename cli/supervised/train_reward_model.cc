@@ -107,20 +107,32 @@ void SayNotes(const SupervisedSession& session, const trainer::PreferenceRowCoun
   if (!notes.empty() && session.leads()) absl::FPrintF(stderr, "%s\n", notes);
 }
 
-absl::Status TrainOnPairs(RewardFlags& flags, SupervisedSession& session, RewardReport report) {
-  SupervisedFlags& common = flags.common;
+absl::StatusOr<trainer::PreferenceData> ReadPairs(const RewardFlags& flags,
+                                                  const SupervisedSession& session,
+                                                  const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(
       trainer::PreferenceData data,
-      trainer::ReadPreferenceData(common.data, common.rows, session.tokenizer(),
-                                  session.end_token(), session.config().max_position_embeddings));
+      trainer::ReadPreferenceData(path, flags.common.rows, session.tokenizer(), session.end_token(),
+                                  session.config().max_position_embeddings));
   if (data.pairs.empty()) {
-    return InvalidArgument(common.data,
+    return InvalidArgument(path,
                            ": completions with a label, but a reward model is trained on pairs of "
                            "\"chosen\" and \"rejected\"; --process reads labelled steps");
   }
   SayNotes(session, data.counts);
+  return data;
+}
+
+absl::Status TrainOnPairs(RewardFlags& flags, SupervisedSession& session, RewardReport report) {
+  SupervisedFlags& common = flags.common;
+  TANDEM_ASSIGN_OR_RETURN(trainer::PreferenceData data, ReadPairs(flags, session, common.data));
   const auto seed = static_cast<uint64_t>(common.run.seed);
-  trainer::PreferenceData unseen = TakeHeldOut(data, common.rows.held_out, seed);
+  trainer::PreferenceData unseen;
+  if (common.held_out_data.empty()) {
+    unseen = TakeHeldOut(data, common.rows.held_out, seed);
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(unseen, ReadPairs(flags, session, common.held_out_data));
+  }
   if (unseen.pairs.empty()) return NoHeldOut(flags);
   const auto count = static_cast<int64_t>(data.pairs.size());
   trainer::RewardObjective objective(
@@ -139,12 +151,19 @@ absl::Status TrainOnPairs(RewardFlags& flags, SupervisedSession& session, Reward
 
 absl::Status TrainOnSteps(RewardFlags& flags, SupervisedSession& session, RewardReport report) {
   SupervisedFlags& common = flags.common;
-  TANDEM_ASSIGN_OR_RETURN(trainer::StepData data,
-                          trainer::ReadStepData(common.data, common.rows, session.tokenizer(),
-                                                session.config().max_position_embeddings));
+  const auto read = [&](const std::string& path) {
+    return trainer::ReadStepData(path, common.rows, session.tokenizer(),
+                                 session.config().max_position_embeddings);
+  };
+  TANDEM_ASSIGN_OR_RETURN(trainer::StepData data, read(common.data));
   SayNotes(session, data.counts);
-  const auto unseen =
-      TakeHeldOut(data.rows, common.rows.held_out, static_cast<uint64_t>(common.run.seed));
+  std::vector<trainer::LabelledSteps> unseen;
+  if (common.held_out_data.empty()) {
+    unseen = TakeHeldOut(data.rows, common.rows.held_out, static_cast<uint64_t>(common.run.seed));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(trainer::StepData other, read(common.held_out_data));
+    unseen = std::move(other.rows);
+  }
   if (unseen.empty()) return NoHeldOut(flags);
   trainer::StepObjective objective(std::move(data.rows));
   trainer::StepObjective held_out(unseen);
