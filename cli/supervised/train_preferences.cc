@@ -12,6 +12,7 @@
 #include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
 #include "cli/supervised/supervised_session.h"
+#include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/model/safetensors.h"
@@ -136,9 +137,11 @@ absl::StatusOr<std::vector<float>> ReferenceLogprobs(const PreferenceFlags& flag
     return cached;
   }
   if (is_named && !cached.ok() && !absl::IsNotFound(cached.status())) {
-    return absl::Status(cached.status().code(),
-                        absl::StrCat(cached.status().message(),
-                                     ": name another --reference-cache, or remove the file"));
+    return trainer::WithExitCode(
+        absl::Status(cached.status().code(),
+                     absl::StrCat(cached.status().message(),
+                                  ": name another --reference-cache, or remove the file")),
+        ExitCode::kBadModelOrData);
   }
   TANDEM_ASSIGN_OR_RETURN(std::vector<float> logprobs,
                           ScoreReference(session, config, std::move(weights), sequences));

@@ -131,7 +131,7 @@ absl::Status Loop::Resume() {
     if (first == leads()) loaded = LoadLatestCheckpoint(directory, setup_.identity);
     TANDEM_RETURN_IF_ERROR(OfRanks(model_.MaxOverRanks(0).status()));
   }
-  if (!loaded.ok()) return loaded.status();
+  if (!loaded.ok()) return WithExitCode(loaded.status(), ExitCode::kBadModelOrData);
   const Checkpoint& checkpoint = loaded->checkpoint;
   if (checkpoint.order.prompts_digest != setup_.data_digest) {
     return InvalidArgument(setup_.out, " was trained on other examples (digest ",

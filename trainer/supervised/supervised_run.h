@@ -66,7 +66,7 @@ absl::Status CheckRunDirectory(const std::string& out, bool resume);
 absl::Status CheckSameSettings(const std::string& was, const std::string& now);
 
 //   INVALID_ARGUMENT     other settings or data than the run that is to be resumed
-//   DATA_LOSS, FAILED_PRECONDITION  of LoadLatestCheckpoint
+//   DATA_LOSS, FAILED_PRECONDITION  of LoadLatestCheckpoint (kBadModelOrData)
 //   INTERNAL             an update has no finite loss or gradient (kTooManySkipped); a kernel failed
 //   RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE  a file could not be written (kStorage)
 //   UNAVAILABLE          another rank is lost (kRankLost)
