@@ -1,5 +1,5 @@
-// The report of a reward model: how right and how sure it is on held-out data. reward_model.json for
-// programs, and reward_model.html, one page that opens without a network, for people.
+// The report of a reward model: how right and how sure it is on held-out data. It is written as
+// reward_model.json, for programs, and as reward_model.html, a page that opens without a network.
 #pragma once
 
 #include <cstdint>

@@ -35,8 +35,9 @@ struct RewardFlags {
   bool process = false;
 };
 
-// A head of K rows, normal with standard deviation 1 / sqrt(E + 1) as in Stiennon et al. 2020 (arXiv
-// 2009.01325): rewards start with a spread of about one. Each row has numbers of its own.
+// A head of K rows, normal with standard deviation 1 / sqrt(E + 1) as in Stiennon et al. 2020
+// (arXiv 2009.01325), so that rewards start with a spread of about one. Each row has numbers of its
+// own.
 HostTensor FreshHead(int64_t num_heads, int64_t width, int64_t seed) {
   RandomNormal stream(StableHash({static_cast<uint64_t>(seed), 0x68656164}));  // "head"
   auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(num_heads * width));

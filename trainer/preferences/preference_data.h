@@ -85,8 +85,8 @@ absl::StatusOr<PreferenceData> ReadPreferenceData(const std::string& path,
                                                   int64_t context_tokens);
 
 // For each row, by the hash of its prompt's ids, whether it is held out: round(share * number of
-// prompts) prompts are, at least one and all but one if share is over 0 and there are two. Which ones
-// depends on the hashes and `seed` alone, not on their order.
+// prompts) prompts are, at least one and all but one if share is over 0 and there are two. Which
+// ones depends on the hashes and `seed` alone, not on their order.
 std::vector<bool> ChooseHeldOut(const std::vector<uint64_t>& prompt_hashes, double share,
                                 uint64_t seed);
 

@@ -1,12 +1,12 @@
-// Labelled steps: a file of completions whose steps have labels, for process reward models, as token
-// ids. Used by `tandem train-reward-model --process`.
+// Labelled steps: a file of completions whose steps have labels, as token ids, for process reward
+// models. Used by `tandem train-reward-model --process`.
 //
 //   {"prompt": P, "steps": ["text", ..], "labels": [1, 0, ..]}
 //
 // P is a text or messages, as in preference_rows.h; "completions" is read as "steps", and true and
 // false as 1 and 0 (TRL's stepwise supervision). A label is 0, 1, or a number between: the share of
-// continuations from the step that are right (Math-Shepherd, arXiv 2312.08935). PRM800K's labels -1,
-// 0 and 1 are to be mapped first.
+// continuations from the step that are right (Math-Shepherd, arXiv 2312.08935). The labels of
+// PRM800K, which are -1, 0 and 1, are to be mapped first.
 //
 // A step that does not end with a line break gets one, unless it is the last: process_reward.h
 // splits texts at line breaks by default. Steps are encoded apart, and the score of a step is read

@@ -67,7 +67,8 @@ absl::Status CheckSameSettings(const std::string& was, const std::string& now);
 
 //   INVALID_ARGUMENT     other settings or data than the run that is to be resumed
 //   DATA_LOSS, FAILED_PRECONDITION  of LoadLatestCheckpoint (kBadModelOrData)
-//   INTERNAL             an update has no finite loss or gradient (kTooManySkipped); a kernel failed
+//   INTERNAL             an update has no finite loss or gradient (kTooManySkipped), or a kernel
+//                        failed
 //   RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE  a file could not be written (kStorage)
 //   UNAVAILABLE          another rank is lost (kRankLost)
 absl::StatusOr<SupervisedOutcome> TrainSupervised(const SupervisedOptions& options,

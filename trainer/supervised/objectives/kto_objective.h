@@ -1,5 +1,5 @@
-// KtoObjective: KTO's loss over single completions with a label (preference_loss.h). Used by `tandem
-// train-preferences --loss kto`.
+// KtoObjective: KTO's loss over single completions with a label (preference_loss.h). Used by
+// `tandem train-preferences --loss kto`.
 //
 // The reference point z0 is the mean log ratio, over the batch of all ranks, of mismatched
 // sequences: the prompt of a row with the completion of another. Which one is fixed by the order of

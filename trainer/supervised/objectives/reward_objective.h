@@ -1,6 +1,6 @@
-// RewardObjective: reward models on pairs (reward_model_loss.h). K heads on one trunk score the last
-// token of each completion, which is the end token unless the completion was truncated. Used by
-// `tandem train-reward-model`.
+// RewardObjective: reward models on pairs (reward_model_loss.h). K heads on one trunk score the
+// last token of each completion, which is the end token unless the completion was truncated. Used
+// by `tandem train-reward-model`.
 //
 // With several heads each has training data of its own: a bootstrap sample of the pairs, drawn with
 // replacement, so a pair counts as often as it was drawn (Osband et al. 2016, "Deep exploration via
