@@ -27,8 +27,9 @@
 namespace tandem::trainer {
 namespace {
 
-// Rows that are scored between two exchanges of log-probs: bounds what is exchanged at once.
-constexpr int64_t kRowsAtOnce = 64;
+// Examples that are packed and scored before their log-probs are exchanged: bounds the memory of
+// rows.
+constexpr int64_t kExamplesAtOnce = 256;
 
 // What a pass over a row gave: numbers on the host, and tensors with their gradient.
 struct RowScores {
@@ -327,24 +328,26 @@ absl::StatusOr<SupervisedReport> SupervisedModel::Evaluate(SupervisedObjective& 
 absl::StatusOr<std::vector<float>> SupervisedModel::Logprobs(
     int64_t count, const std::function<GroupTokens(int64_t)>& tokens_of,
     const std::function<void(int64_t)>& progress) {
-  const std::vector<int64_t> examples = AllOf(count);
-  TANDEM_ASSIGN_OR_RETURN(const PackedExamples packed,
-                          impl_->Pack(examples, tokens_of, /*prompt_is_target=*/false));
-  const auto num_rows = static_cast<int64_t>(packed.of_row.size());
-  RowPasses passes(packed.batch, impl_->ranks);
-  std::vector<at::Tensor> rows(static_cast<size_t>(num_rows));
+  const std::vector<int64_t> all = AllOf(count);
   std::vector<float> logprobs;
-  for (int64_t begin = 0; begin < num_rows; begin += kRowsAtOnce) {
-    const Minibatch some = {begin, std::min(num_rows, begin + kRowsAtOnce)};
-    TANDEM_RETURN_IF_ERROR(passes.Forward(*impl_->trunk, some, [&](size_t m) -> absl::Status {
-      TANDEM_ASSIGN_OR_RETURN(const RowScores scores,
-                              impl_->RunRow(packed.batch.microbatches[m].row, {},
-                                            /*with_gradient=*/false));
-      rows[m] = scores.logprobs;
-      return absl::OkStatus();
-    }));
-    TANDEM_RETURN_IF_ERROR(passes.Share(some, rows));
-    for (auto m = static_cast<size_t>(some.begin); m < static_cast<size_t>(some.end); ++m) {
+  for (int64_t begin = 0; begin < count; begin += kExamplesAtOnce) {
+    const int64_t end = std::min(count, begin + kExamplesAtOnce);
+    const auto some =
+        std::span(all).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    TANDEM_ASSIGN_OR_RETURN(const PackedExamples packed,
+                            impl_->Pack(some, tokens_of, /*prompt_is_target=*/false));
+    RowPasses passes(packed.batch, impl_->ranks);
+    std::vector<at::Tensor> rows(packed.of_row.size());
+    TANDEM_RETURN_IF_ERROR(
+        passes.Forward(*impl_->trunk, passes.AllRows(), [&](size_t m) -> absl::Status {
+          TANDEM_ASSIGN_OR_RETURN(const RowScores scores,
+                                  impl_->RunRow(packed.batch.microbatches[m].row, {},
+                                                /*with_gradient=*/false));
+          rows[m] = scores.logprobs;
+          return absl::OkStatus();
+        }));
+    TANDEM_RETURN_IF_ERROR(passes.Share(passes.AllRows(), rows));
+    for (size_t m = 0; m < rows.size(); ++m) {
       const float* const values = rows[m].const_data_ptr<float>();
       for (const PackedExample& example : packed.of_row[m]) {
         for (const TokenRange& range : example.completions) {
@@ -352,9 +355,8 @@ absl::StatusOr<std::vector<float>> SupervisedModel::Logprobs(
           logprobs.insert(logprobs.end(), part.begin(), part.end());
         }
       }
-      rows[m] = at::Tensor();
     }
-    if (progress) progress(packed.of_row[static_cast<size_t>(some.end) - 1].back().example + 1);
+    if (progress) progress(end);
   }
   return logprobs;
 }
