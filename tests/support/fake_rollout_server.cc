@@ -158,15 +158,18 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
     }
     rollout::v1::GenerateGroupResponse response;
     response.set_group_id(request->group_id());
+    const int num_members = request->num_completions();
+    const int num_sampled = num_members + (request->greedy_baseline() ? 1 : 0);
     // In reverse order, because the client must not rely on the order.
-    for (int i = request->num_completions() - 1; i >= 0; --i) {
+    for (int i = num_sampled - 1; i >= 0; --i) {
       response.clear_completion();
       response.mutable_completion()->set_index(i);
+      response.mutable_completion()->set_greedy(i == num_members);
       sample(*request, response.mutable_completion());
       FillIn(version, response.mutable_completion());
       writer->Write(response);
     }
-    response.mutable_done()->set_num_completions(request->num_completions());
+    response.mutable_done()->set_num_completions(num_sampled);
     writer->Write(response);
     return grpc::Status::OK;
   }

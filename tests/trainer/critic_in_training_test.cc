@@ -183,6 +183,24 @@ TEST(TargetKl, EndsTheUpdatesOfAStep) {
   EXPECT_TRUE(stopped->loss.kl_stopped);
 }
 
+// The first epoch starts from the proximal policy, so that the sum is that of the second.
+TEST(TargetKl, BoundsTheMeanOverTheTokensOfAMinibatch) {
+  TrainStepOptions options = GradientOptions();
+  options.num_epochs = 2;
+  options.optimizer.learning_rate = 3e-2;
+  const auto free = MakeStep(options, {})->Run(Groups());
+  ASSERT_THAT(free, IsOk());
+  ASSERT_EQ(free->loss.num_tokens, 2 * 44);
+  const double mean = free->loss.proximal_kl_sum / 44;
+  for (const double share : {0.5, 2.0}) {
+    options.target_kl = share * mean;
+    const auto report = MakeStep(options, {})->Run(Groups());
+    ASSERT_THAT(report, IsOk());
+    EXPECT_EQ(report->loss.kl_stopped, share < 1) << share;
+    EXPECT_EQ(report->loss.num_updates, share < 1 ? 1 : 2) << share;
+  }
+}
+
 TEST(EntropyBonus, RaisesTheEntropyOfTheTrainedPolicy) {
   const auto entropy_after = [](double coefficient) {
     TrainStepOptions options = GradientOptions();

@@ -79,6 +79,20 @@ TEST_F(RolloutClientTest, BringsEveryGroupBackWhole) {
   EXPECT_EQ(server_.requests().size(), 7u);
 }
 
+TEST_F(RolloutClientTest, AGreedyBaselineComesBesideTheMembersAndIsNone) {
+  Connect({server_.address()});
+  rollout::v1::GenerateGroupRequest request = Request(1);
+  request.set_greedy_baseline(true);
+  client_->Submit(request);
+  const FinishedGroup group = Next();
+  ASSERT_THAT(group.status, IsOk());
+  ASSERT_EQ(group.completions.size(), 3u);
+  for (const auto& member : group.completions) EXPECT_FALSE(member.greedy());
+  ASSERT_TRUE(group.baseline.has_value());
+  EXPECT_TRUE(group.baseline->greedy());
+  EXPECT_EQ(group.baseline->index(), 3);
+}
+
 TEST_F(RolloutClientTest, AsksAgainWithTheSameIdAndSeedWhenACallBreaks) {
   Connect({server_.address()});
   server_.FailNextGroups({absl::AbortedError("a commit ended it"), absl::AbortedError("again")});
