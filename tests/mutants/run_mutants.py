@@ -46,7 +46,8 @@ def all_mutants():
 
 
 def copy_tree():
-    """Copies tracked files. Unchanged files keep their time, so that builds are incremental."""
+    """Copies tracked files. Unchanged files keep their time, so that builds are incremental; so does build/, where cargo
+    keeps what it compiled."""
     TREE.mkdir(parents=True, exist_ok=True)
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
     wanted = {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
@@ -57,7 +58,8 @@ def copy_tree():
             shutil.copy2(source, copy)
             copy.touch()
     for copy in TREE.rglob("*"):
-        if copy.is_file() and str(copy.relative_to(TREE)) not in wanted:
+        name = copy.relative_to(TREE)
+        if copy.is_file() and name.parts[0] != "build" and str(name) not in wanted:
             copy.unlink()
     for link in (".deps", "models"):
         if (ROOT / link).exists() and not (TREE / link).exists():

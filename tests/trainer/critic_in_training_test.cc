@@ -188,13 +188,13 @@ TEST(TargetKl, BoundsTheMeanOverTheTokensOfAMinibatch) {
   TrainStepOptions options = GradientOptions();
   options.num_epochs = 2;
   options.optimizer.learning_rate = 3e-2;
-  const auto free = MakeStep(options, {})->Run(Groups());
+  const auto free = MakeCriticStep(options, {})->Run(Groups());
   ASSERT_THAT(free, IsOk());
   ASSERT_EQ(free->loss.num_tokens, 2 * 44);
   const double mean = free->loss.proximal_kl_sum / 44;
   for (const double share : {0.5, 2.0}) {
     options.target_kl = share * mean;
-    const auto report = MakeStep(options, {})->Run(Groups());
+    const auto report = MakeCriticStep(options, {})->Run(Groups());
     ASSERT_THAT(report, IsOk());
     EXPECT_EQ(report->loss.kl_stopped, share < 1) << share;
     EXPECT_EQ(report->loss.num_updates, share < 1 ? 1 : 2) << share;
