@@ -14,6 +14,7 @@
 #include "common/tensor/bf16_rounding.h"
 #include "common/tensor/instruction_set.h"
 #include "common/weights/digest.h"
+#include "trainer/critic/scored_model.h"
 #include "trainer/policy/libtorch_version.h"
 #include "trainer/ranks/cuda_device.h"
 #include "trainer/ranks/device_choice.h"
@@ -199,30 +200,19 @@ absl::StatusOr<std::vector<HostTensor>> ReadReference(const std::string& directo
 // read, and score.weight is where it has one.
 absl::StatusOr<TrainStepSetup::CriticStart> ReadCriticStart(const std::string& directory,
                                                             const ModelConfig& of_policy) {
-  TrainStepSetup::CriticStart start;
-  TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));
-  if (config.vocab_size != of_policy.vocab_size) {
-    return InvalidArgument("critic.model ", directory, " has a vocabulary of ", config.vocab_size,
-                           " tokens, and the policy one of ", of_policy.vocab_size,
-                           ": the critic must read the policy's tokens");
+  TANDEM_ASSIGN_OR_RETURN(ScoredModel model, ReadScoredModel(directory));
+  if (model.config.vocab_size != of_policy.vocab_size) {
+    return InvalidArgument("critic.model ", directory, " has a vocabulary of ",
+                           model.config.vocab_size, " tokens, and the policy one of ",
+                           of_policy.vocab_size, ": the critic must read the policy's tokens");
   }
-  config.tie_word_embeddings = true;  // no head over the vocabulary
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(directory));
-  std::erase_if(tensors, [&](const HostTensor& tensor) {
-    if (tensor.spec.name == kScoreWeight) start.head = tensor;
-    return tensor.spec.name == kScoreWeight;
-  });
-  if (start.head.has_value()) {
-    const std::vector<int64_t> want = {1, config.hidden_size};
-    if (start.head->spec.shape != want) {
-      return InvalidArgument("critic.model ", directory, ": ", start.head->spec.ToString(),
-                             " should be [1, ", config.hidden_size,
-                             "]: a value is one number per token");
-    }
+  if (model.head.has_value() && model.head->spec.shape[0] != 1) {
+    return InvalidArgument("critic.model ", directory, " has ", model.head->spec.shape[0],
+                           " heads (", model.head->spec.ToString(),
+                           "), and a value is one number: train a reward model with one head");
   }
-  TANDEM_ASSIGN_OR_RETURN(start.weights, MatchModelTensors(config, std::move(tensors)));
-  start.config = config;
-  return start;
+  return TrainStepSetup::CriticStart{std::move(model.config), std::move(model.weights),
+                                     std::move(model.head)};
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,9 +10,9 @@
 #include "cli/model/model_directory.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
-#include "common/model/safetensors.h"
 #include "nlohmann/json.hpp"
 #include "trainer/critic/critic_options.h"
+#include "trainer/critic/scored_model.h"
 
 namespace tandem::cli {
 namespace {
@@ -93,61 +92,16 @@ std::string ConfigJson(RewardModelKind kind, const ModelConfig& config, int64_t 
   return json.dump(2) + "\n";
 }
 
-bool IsZero(const HostTensor& tensor) {
-  return std::ranges::all_of(tensor.bytes, [](std::byte b) { return b == std::byte{0}; });
-}
-
-bool HasTask(const ordered_json& config, const char* task) {
-  return config.is_object() && config.contains("architectures") &&
-         config["architectures"].is_array() && !config["architectures"].empty() &&
-         config["architectures"].dump().find(task) != std::string::npos;
-}
-bool IsClassifier(const ordered_json& config) {
-  return HasTask(config, kSequenceTask) || HasTask(config, kTokenTask);
-}
-
 }  // namespace
 
-absl::StatusOr<ModelConfig> ReadTrunkConfig(const std::string& directory) {
-  const std::string path = directory + "/config.json";
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  auto parsed = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!IsClassifier(parsed)) return ReadModelConfig(directory);
-  parsed["architectures"][0] =
-      absl::StrReplaceAll(parsed["architectures"][0].get<std::string>(),
-                          {{kSequenceTask, kCausalTask}, {kTokenTask, kCausalTask}});
-  return ParseModelConfig(parsed.dump(), path);
-}
-
 absl::StatusOr<RewardModel> ReadRewardModel(const std::string& directory) {
-  RewardModel model;
-  TANDEM_ASSIGN_OR_RETURN(model.config, ReadTrunkConfig(directory));
-  model.config.tie_word_embeddings = true;  // no head over the vocabulary
-  TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(directory + "/config.json"));
-  const auto parsed = ordered_json::parse(config, nullptr, /*allow_exceptions=*/false);
-  if (HasTask(parsed, kTokenTask)) model.kind = RewardModelKind::kProcess;
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(directory));
-  std::optional<HostTensor> head, bias;
-  std::erase_if(tensors, [&](const HostTensor& tensor) {
-    if (tensor.spec.name == trainer::kScoreWeight) head = tensor;
-    if (tensor.spec.name == kScoreBias) bias = tensor;
-    return tensor.spec.name == trainer::kScoreWeight || tensor.spec.name == kScoreBias;
-  });
-  if (!head.has_value()) {
+  TANDEM_ASSIGN_OR_RETURN(trainer::ScoredModel model, trainer::ReadScoredModel(directory));
+  if (!model.head.has_value()) {
     return InvalidArgument(directory, " has no ", trainer::kScoreWeight,
                            ": it is no reward model; tandem train-reward-model makes one");
   }
-  const std::vector<int64_t>& shape = head->spec.shape;
-  if (shape.size() != 2 || shape[1] != model.config.hidden_size) {
-    return InvalidArgument(directory, ": ", head->spec.ToString(), " should be [heads, ",
-                           model.config.hidden_size, "], the hidden size of the model");
-  }
-  if (bias.has_value() && !IsZero(*bias)) {
-    return Unimplemented(directory, ": ", kScoreBias, " is not zero; a head here has no bias");
-  }
-  model.head = *head;
-  TANDEM_ASSIGN_OR_RETURN(model.weights, MatchModelTensors(model.config, std::move(tensors)));
-  return model;
+  return RewardModel{model.of_tokens ? RewardModelKind::kProcess : RewardModelKind::kOutcome,
+                     std::move(model.config), std::move(model.weights), *std::move(model.head)};
 }
 
 absl::Status WriteRewardModel(RewardModelKind kind, const ModelConfig& config,

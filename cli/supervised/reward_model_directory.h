@@ -32,11 +32,6 @@ struct RewardModel {
   int64_t num_heads() const { return head.spec.shape[0]; }
 };
 
-// The config of a language model or of the trunk of a reward model. ReadModelConfig refuses the
-// latter, so that nothing serves a reward model as a language model.
-// Errors: those of ReadModelConfig.
-absl::StatusOr<ModelConfig> ReadTrunkConfig(const std::string& directory);
-
 // Reads a directory that WriteRewardModel or transformers wrote.
 //   INVALID_ARGUMENT  it has no score.weight, or one of another width
 //   UNIMPLEMENTED     score.bias is not zero

@@ -26,6 +26,7 @@
 #include "common/process/memory.h"
 #include "common/weights/digest.h"
 #include "trainer/critic/critic_options.h"
+#include "trainer/critic/scored_model.h"
 #include "trainer/ranks/device_choice.h"
 
 namespace tandem::cli {
@@ -113,7 +114,7 @@ absl::StatusOr<std::unique_ptr<SupervisedSession>> SupervisedSession::Open(Super
   const absl::Status directory = trainer::CheckRunDirectory(flags.out, flags.resume);
   if (!directory.ok()) return AsUsageError(directory);
   TANDEM_ASSIGN_OR_RETURN(session->tokenizer_, Tokenizer::Load(flags.model));
-  TANDEM_ASSIGN_OR_RETURN(session->config_, ReadTrunkConfig(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(session->config_, trainer::ReadTrunkConfig(flags.model));
   const std::vector<int32_t>& ends = session->config_.eos_token_ids;
   session->end_token_ = !ends.empty() ? ends[0] : session->tokenizer_->eos_token_id();
   if (session->end_token_ < 0) return InvalidArgument(flags.model, ": names no end token");
