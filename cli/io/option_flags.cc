@@ -18,7 +18,7 @@ std::string FlagName(const std::string& option, const std::map<std::string, std:
 std::string HelpOf(const OptionBinder::OptionText& text) {
   std::string help = text.help;
   if (!text.unit.empty()) absl::StrAppend(&help, ", in ", text.unit);
-  if (!text.range.empty()) absl::StrAppend(&help, " (", text.range, ")");
+  if (!text.range.empty() && text.type != "choice") absl::StrAppend(&help, " (", text.range, ")");
   return help;
 }
 
@@ -38,7 +38,9 @@ void AddOptionFlags(CLI::App& command, OptionBinder& binder,
       command.add_flag_callback(
           flag, [set] { set("true"); }, HelpOf(text));
     } else {
-      command.add_option_function<std::string>(flag, set, HelpOf(text))->default_str(text.value);
+      CLI::Option* const option = command.add_option_function<std::string>(flag, set, HelpOf(text))
+                                      ->default_str(text.value);
+      if (text.type == "choice") option->type_name(text.range);
     }
   }
 }

@@ -125,7 +125,7 @@ void AddSftCommand(CLI::App& app, Action& chosen) {
       *sub, *flags,
       "JSON lines or .parquet: prompt, messages or question with an answer, or messages that end "
       "with the assistant's; only the answer is learned",
-      {{"max_tokens", ""}, {"long_rows", ""}, {"unusable_rows", ""}});
+      {{"max_row_tokens", ""}, {"long_rows", ""}, {"unusable_rows", ""}});
   EndHelp(*sub,
           "The default of --lr suits a pretrained model; one of `tandem init` takes more, about "
           "1e-3.",

@@ -181,12 +181,12 @@ std::vector<Row> MoveHeldOut(std::vector<Row>& rows, double share, uint64_t seed
 }  // namespace
 
 void BindOptions(OptionBinder& binder, PreferenceDataOptions& options) {
-  binder.Integer("max_tokens", &options.max_tokens, {.min = 0}, "tokens",
+  binder.Integer("max_row_tokens", &options.max_tokens, {.min = 0}, "tokens",
                  "longest prompt with a completion; 0: the model's context");
   binder.Choice(
       "long_rows", &options.long_rows,
       {{"refuse", LongRows::kRefuse}, {"truncate", LongRows::kTruncate}, {"drop", LongRows::kDrop}},
-      "a row over max_tokens ends the run, loses the end of its completions, or is left "
+      "a row over max_row_tokens ends the run, loses the end of its completions, or is left "
       "out and counted");
   binder.Choice("unusable_rows", &options.unusable_rows,
                 {{"refuse", UnusableRows::kRefuse}, {"drop", UnusableRows::kDrop}},
@@ -201,8 +201,8 @@ absl::StatusOr<PreferenceData> ReadPreferenceData(const std::string& path,
                                                   const Tokenizer& tokenizer, int32_t end_token,
                                                   int64_t context_tokens) {
   if (options.max_tokens > context_tokens) {
-    return InvalidArgument("max_tokens is ", options.max_tokens, ", over the model's context of ",
-                           context_tokens, " tokens");
+    return InvalidArgument("max_row_tokens is ", options.max_tokens,
+                           ", over the model's context of ", context_tokens, " tokens");
   }
   const bool is_parquet = path.ends_with(".parquet");
   TANDEM_ASSIGN_OR_RETURN(const std::string contents,

@@ -176,7 +176,7 @@ TEST_F(PreferenceDataTest, LongRowsAreRefusedWithTheirNumbers) {
   EXPECT_THAT(Read(kLong, {}, 4), FailsWith(absl::StatusCode::kInvalidArgument, "limit 4"));
   EXPECT_THAT(Read(kLong, {.max_tokens = 4}, 3),
               FailsWith(absl::StatusCode::kInvalidArgument,
-                        "max_tokens is 4, over the model's context of 3 tokens"));
+                        "max_row_tokens is 4, over the model's context of 3 tokens"));
 }
 
 TEST_F(PreferenceDataTest, LongRowsAreDroppedAndCounted) {
@@ -276,7 +276,7 @@ TEST(PreferenceDataOptions, AreReadByName) {
   BindOptions(binder, options);
   ASSERT_THAT(
       binder.LoadString(
-          "{max_tokens: 512, long_rows: truncate, unusable_rows: drop, held_out: 0.1}", "test"),
+          "{max_row_tokens: 512, long_rows: truncate, unusable_rows: drop, held_out: 0.1}", "test"),
       IsOk());
   EXPECT_EQ(options.max_tokens, 512);
   EXPECT_EQ(options.long_rows, LongRows::kTruncate);
