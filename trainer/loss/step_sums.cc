@@ -11,13 +11,16 @@
 namespace tandem::trainer {
 namespace {
 
-// The advantage of each completion, by its number in batch.completions: all of its tokens have one.
-std::vector<float> AdvantagesOf(const ExperienceBatch& batch) {
-  std::vector<float> of_completion(batch.completions.size());
-  for (const Microbatch& micro : batch.microbatches) {
-    for (int64_t t = 0; t < micro.row.num_tokens(); ++t) {
-      if (micro.completion[t] >= 0) of_completion[micro.completion[t]] = micro.advantages[t];
+// The mean advantage of each completion's tokens, by its number in batch.completions.
+std::vector<double> AdvantagesOf(const ExperienceBatch& batch) {
+  std::vector<double> of_completion;
+  for (const CompletionOrigin& completion : batch.completions) {
+    const Microbatch& micro = batch.microbatches[static_cast<size_t>(completion.microbatch)];
+    double sum = 0;
+    for (int64_t t = completion.begin; t < completion.end; ++t) {
+      sum += micro.advantages[static_cast<size_t>(t)];
     }
+    of_completion.push_back(sum / static_cast<double>(completion.end - completion.begin));
   }
   return of_completion;
 }
@@ -88,7 +91,7 @@ void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& ent
 }
 
 void AddAdvantages(const ExperienceBatch& batch, StepReport& report) {
-  const std::vector<float> of_completion = AdvantagesOf(batch);
+  const std::vector<double> of_completion = AdvantagesOf(batch);
   const auto n = static_cast<double>(of_completion.size());
   for (const double a : of_completion) report.advantage_mean += a / n;
   for (const double a : of_completion) {
