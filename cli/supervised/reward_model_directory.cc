@@ -19,11 +19,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr char kScoreBias[] = "score.bias";
-constexpr char kSequenceTask[] = "ForSequenceClassification";
-constexpr char kTokenTask[] = "ForTokenClassification";
-constexpr char kCausalTask[] = "ForCausalLM";
-
 struct PadToken {
   int32_t id = -1;   // -1: none
   std::string text;  // empty: unknown
@@ -77,9 +72,10 @@ HostTensor Zeros(const std::string& name, int64_t count) {
 std::string ConfigJson(RewardModelKind kind, const ModelConfig& config, int64_t num_heads,
                        DType dtype) {
   auto json = ordered_json::parse(ModelConfigToJson(config, dtype));
-  const char* const task = kind == RewardModelKind::kOutcome ? kSequenceTask : kTokenTask;
+  const char* const task =
+      kind == RewardModelKind::kOutcome ? trainer::kSequenceTask : trainer::kTokenTask;
   const std::string causal = json["architectures"][0].get<std::string>();
-  json["architectures"][0] = absl::StrReplaceAll(causal, {{kCausalTask, task}});
+  json["architectures"][0] = absl::StrReplaceAll(causal, {{trainer::kCausalTask, task}});
   ordered_json names = ordered_json::object(), numbers = ordered_json::object();
   for (int64_t k = 0; k < num_heads; ++k) {
     const std::string name = absl::StrCat("LABEL_", k);
@@ -108,7 +104,7 @@ absl::Status WriteRewardModel(RewardModelKind kind, const ModelConfig& config,
                               std::vector<HostTensor> tensors, const std::string& tokenizer_from,
                               const std::string& out, DType dtype) {
   const int64_t num_heads = tensors.back().spec.shape[0];
-  if (kind == RewardModelKind::kProcess) tensors.push_back(Zeros(kScoreBias, num_heads));
+  if (kind == RewardModelKind::kProcess) tensors.push_back(Zeros(trainer::kScoreBias, num_heads));
   const PadToken pad = ChoosePad(config, tokenizer_from);
   ModelConfig of_trunk = config;
   of_trunk.pad_token_id = pad.id;

@@ -1,6 +1,7 @@
 // A critic through whole train steps.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -98,6 +99,10 @@ TEST(CriticInTraining, WarmsUpWhileThePolicyStays) {
     EXPECT_EQ(report->loss.num_updates, i < 2 ? 0 : 1);
     EXPECT_EQ(report->critic->num_updates, 1);
     EXPECT_EQ(report->skip_reason, "");
+    const auto numbers = NamedNumbers(*report);
+    const bool has_entropy = std::ranges::any_of(
+        numbers, [](const auto& number) { return number.first == "loss/entropy"; });
+    EXPECT_EQ(has_entropy, i == 2) << "a 0 would raise the alert of a collapsed entropy";
     EXPECT_GT(report->correction.num_kept, 0) << "drift is measured all the same";
     const double moved = step->DistanceFrom(ToyWeights(ToyConfig())).value();
     EXPECT_EQ(moved > 0, i == 2) << moved;

@@ -42,7 +42,7 @@ struct KlInReward {
   bool per_token = false;  // kl_place token_reward
 };
 
-// Of a critic, over the trained tokens of the batch.
+// What a critic says, over the trained tokens of the batch.
 struct CriticTargets {
   std::vector<std::vector<float>> targets;  // [microbatch][T] what its values are trained on
   double value_mean = 0, target_mean = 0;

@@ -41,7 +41,7 @@ double ShareAvoiding(int64_t n, int64_t taken, int64_t k) {
   return share;
 }
 
-// Of the kinds that compare a completion with the others of its group by their rewards alone.
+// The kinds that compare a completion with the others of its group by their rewards alone.
 std::vector<float> CentredAdvantages(std::span<const double> rewards,
                                      const AdvantageOptions& options) {
   std::vector<float> advantages(rewards.size(), 0.0f);

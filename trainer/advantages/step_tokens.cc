@@ -1,6 +1,7 @@
 #include "trainer/advantages/step_tokens.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "common/base/status_macros.h"
@@ -10,6 +11,14 @@
 namespace tandem::trainer {
 namespace {
 
+// The text of a completion as its server makes it: ids that only the model knows have none.
+absl::StatusOr<std::string> TextOf(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  std::vector<int32_t> known;
+  std::ranges::copy_if(ids, std::back_inserter(known),
+                       [&](int32_t id) { return id < tokenizer.vocab_size(); });
+  return tokenizer.Decode(known, /*skip_special_tokens=*/false);
+}
+
 // The least number of tokens, at least 1, whose text has `end_byte` bytes. The text of a prefix of
 // the tokens never gets shorter, so it is found by bisection.
 absl::StatusOr<int64_t> FindToken(const Tokenizer& tokenizer, std::span<const int32_t> ids,
@@ -17,8 +26,7 @@ absl::StatusOr<int64_t> FindToken(const Tokenizer& tokenizer, std::span<const in
   size_t low = 1, high = ids.size();
   while (low < high) {
     const size_t middle = (low + high) / 2;
-    TANDEM_ASSIGN_OR_RETURN(const std::string text,
-                            tokenizer.Decode(ids.first(middle), /*skip_special_tokens=*/false));
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, TextOf(tokenizer, ids.first(middle)));
     if (static_cast<int64_t>(text.size()) >= end_byte) {
       high = middle;
     } else {

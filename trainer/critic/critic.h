@@ -75,13 +75,13 @@ class Critic {
   // FindValuePlaces(..).hidden_at, of this rank's rows.
   absl::StatusOr<BatchValues> Score(RowPasses& passes, std::span<const at::Tensor> hidden = {});
 
-  // Of a backbone of its own: one update on the value loss of a minibatch, the mean over its
+  // For a backbone of its own: one update on the value loss of a minibatch, the mean over its
   // trained tokens. Adds to `numbers`. An update without a finite loss or gradient is skipped and
   // counted.
   absl::Status Train(RowPasses& passes, const Minibatch& rows, const BatchValues& start,
                      const std::vector<std::vector<float>>& targets, CriticNumbers& numbers);
 
-  // Of a shared backbone: the value loss of one row of the policy's pass, scaled by the policy's
+  // For a shared backbone: the value loss of one row of the policy's pass, scaled by the policy's
   // `scale` [T] and the coefficient; differentiable by `hidden`. Adds to `numbers`.
   at::Tensor RowLoss(const ExperienceBatch& batch, size_t row, const at::Tensor& hidden,
                      const BatchValues& start, const std::vector<float>& targets,

@@ -16,11 +16,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr char kScoreBias[] = "score.bias";
-constexpr char kSequenceTask[] = "ForSequenceClassification";
-constexpr char kTokenTask[] = "ForTokenClassification";
-constexpr char kCausalTask[] = "ForCausalLM";
-
 bool IsZero(const HostTensor& tensor) {
   return std::ranges::all_of(tensor.bytes, [](std::byte b) { return b == std::byte{0}; });
 }

@@ -13,6 +13,12 @@
 
 namespace tandem::trainer {
 
+// Names of tensors and, in "architectures" of config.json, of tasks, as transformers has them.
+inline constexpr char kScoreBias[] = "score.bias";
+inline constexpr char kSequenceTask[] = "ForSequenceClassification";
+inline constexpr char kTokenTask[] = "ForTokenClassification";
+inline constexpr char kCausalTask[] = "ForCausalLM";
+
 struct ScoredModel {
   ModelConfig config;               // of the trunk, which has no head over the vocabulary
   std::vector<HostTensor> weights;  // of the trunk, in ModelTensors order

@@ -53,8 +53,9 @@ struct LossSums {
   at::Tensor policy, kl;
   at::Tensor ratio_sum, ratio_max;
   at::Tensor k1, k2, k3;  // of target against reference, unscaled; 0 without
-  // Of r - 1 - log r, r = target / start: an unbiased estimate of KL(proximal || target) on tokens
-  // of the proximal policy (k3 of Schulman 2020; approx_kl elsewhere). 0 without start_logprobs.
+  // The sum of r - 1 - log r, r = target / start: an unbiased estimate of KL(proximal || target)
+  // on tokens of the proximal policy (k3 of Schulman 2020; approx_kl elsewhere). 0 without
+  // start_logprobs.
   double proximal_kl = 0;
   // Tokens where that bound decided the loss (offpolicy::Objective).
   int64_t clip_low = 0, clip_high = 0, dual_clip = 0;

@@ -110,31 +110,39 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   add("correction/kept_fraction_to_4096", KeptFraction(correction.by_length[2]));
   add("correction/kept_fraction_over_4096", KeptFraction(correction.by_length[3]));
   const LossNumbers& loss = report.loss;
-  add("loss/policy", loss.policy);
-  add("loss/kl", loss.kl);
-  add("loss/total", loss.total);
+  // While a critic warms up there is no loss of the policy: a 0 would look like one.
+  const bool has_loss = loss.num_updates > 0;
+  if (has_loss) {
+    add("loss/policy", loss.policy);
+    add("loss/kl", loss.kl);
+    add("loss/total", loss.total);
+  }
   const auto add_token_numbers = [&](bool of_reference) {
     for (const auto& [name, value, is_max, needs_reference] : kTokenNumbers) {
       if (needs_reference != of_reference) continue;
       add(name, is_max ? loss.*value : MeanOver(loss.*value, loss.num_tokens));
     }
   };
-  add_token_numbers(/*of_reference=*/false);
-  add("loss/denominator", loss.denominator);
+  if (has_loss) {
+    add_token_numbers(/*of_reference=*/false);
+    add("loss/denominator", loss.denominator);
+  }
   add("loss/num_tokens", static_cast<double>(report.num_tokens));
   add("loss/num_row_tokens", static_cast<double>(report.num_row_tokens));
   add("loss/num_updates", static_cast<double>(loss.num_updates));
   add("loss/kl_stopped", loss.kl_stopped ? 1 : 0);
   if (loss.has_reference) {
-    add_token_numbers(/*of_reference=*/true);
+    if (has_loss) add_token_numbers(/*of_reference=*/true);
     add("kl_reference/reward_penalty", report.kl_penalty);
     add("kl_reference/coefficient", report.kl_coefficient);
     add("kl_reference/age", static_cast<double>(report.reference_age));
   }
   if (report.penalty_coefficient > 0) add("loss/penalty_coefficient", report.penalty_coefficient);
   if (report.critic.has_value()) AddCritic(*report.critic, numbers);
-  add("optimizer/learning_rate", report.optimizer.learning_rate);
-  add("optimizer/grad_norm", report.optimizer.grad_norm);
+  if (has_loss) {
+    add("optimizer/learning_rate", report.optimizer.learning_rate);
+    add("optimizer/grad_norm", report.optimizer.grad_norm);
+  }
   add("optimizer/grad_clipped", report.optimizer.grad_clipped ? 1 : 0);
   add("optimizer/skipped_updates", static_cast<double>(report.optimizer.skipped_updates));
   add("optimizer/state_bytes", static_cast<double>(report.optimizer.state_bytes));

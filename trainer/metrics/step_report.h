@@ -91,7 +91,7 @@ struct HeldMemory {
   std::optional<CudaPeaks> device;
 };
 
-// Of a critic; sums over the tokens of all its updates.
+// The numbers of a critic; sums are over the tokens of all its updates.
 struct CriticNumbers {
   double loss_sum = 0;
   int64_t num_clipped = 0, num_tokens = 0;

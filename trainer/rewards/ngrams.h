@@ -16,7 +16,7 @@ std::vector<uint64_t> SortedNgrams(std::string_view text, int64_t words);
 // -(1 - distinct / all) over the runs of words: 0 where none repeats, near -1 for a loop.
 double Repetition(std::string_view text, int64_t words);
 
-// Of each text: 1 - mean over the others of the similarity |both| / |either| (Jaccard) of their
+// For each text 1 - mean over the others of the similarity |both| / |either| (Jaccard) of their
 // sets of runs. 1 for a group of one. Two texts without any word are the same.
 std::vector<double> Diversity(const std::vector<std::string_view>& texts, int64_t words);
 

@@ -24,7 +24,7 @@ std::vector<std::span<const float>> AsSpans(const std::vector<at::Tensor>& rows)
 // starts from.
 Minibatch ProximalRows(const StepModels& models, const ScoringOptions& options,
                        const ExperienceBatch& batch) {
-  const bool pooled = options.all_rows || options.kl.coefficient > 0 || models.critic != nullptr ||
+  const bool pooled = options.kl.coefficient > 0 || models.critic != nullptr ||
                       options.step.correction.batch_normalise;
   return {.begin = pooled ? 0 : batch.minibatches.front().end,
           .end = static_cast<int64_t>(batch.microbatches.size())};

@@ -37,7 +37,6 @@ struct ScoringOptions {
   const TrainStepOptions& step;
   const AdvantageOptions& advantage;
   KlInReward kl;
-  bool all_rows = false;  // score every row before the first update, whatever needs it
 };
 
 // Makes the passes over `passes.batch()`, which is `batch`, and replaces its advantages where they

@@ -24,6 +24,7 @@ TEST(StepTokens, AStepEndsWithTheTokenThatHoldsItsLastByte) {
   for (int i = 0; i < 2; ++i) {
     auto* const completion = group.add_completions()->mutable_completion();
     for (const int32_t id : ids) completion->add_token_ids(id);
+    completion->add_token_ids(1 << 20);  // of a padded vocabulary, without text
     completion->add_token_ids(tokenizer->eos_token_id());
   }
   std::vector<Reward> rewards(2);

@@ -12,7 +12,7 @@
 
 namespace tandem::trainer {
 
-// Of the run's events.jsonl.
+// An event for events.jsonl of the run.
 struct RewardEvent {
   std::string kind;  // reward_breaker_opened, reward_budget_spent
   std::string message;
