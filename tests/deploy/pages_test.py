@@ -130,7 +130,7 @@ def test_every_flag_that_a_page_shows_is_one_of_its_command(helps):
     for page, line in commands():
         words = ()
         for word in line.split()[1:]:
-            if not re.fullmatch(r"[a-z0-9-]+", word) or f"\n  {word} " not in helps(words):
+            if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", word) or f"\n  {word} " not in helps(words):
                 break
             words += (word,)
         own = re.split(r" -- | --$", line)[0]
