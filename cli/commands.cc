@@ -71,6 +71,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddStatusCommand,
                          &AddCertsCommand,
                          &AddLogsCommand,
+                         &AddLedgerCommand,
                          &AddReportCommand,
                          &AddInitCommand,
                          &AddSftCommand,

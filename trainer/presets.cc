@@ -29,6 +29,7 @@ constexpr PresetSetting kDrGrpo[] = {
 constexpr PresetSetting kDapo[] = {
     {"advantage.kind", "group_norm", "as GRPO"},
     {"advantage.drop_zero_variance", "true", "groups of equal rewards have no gradient"},
+    {"dynamic_sampling.refill", "true", "others are sampled in their place: section 3.2"},
     {"loss.kind", "clip", "PPO's ratio"},
     {"loss.clip_low", "0.2", "the paper, section 4.1"},
     {"loss.clip_high", "0.28", "clip-higher: the paper, section 3.1"},

@@ -42,6 +42,10 @@ absl::Status OpenModelAndPrompts(const TrainerOptions& options, const Learner& l
   TANDEM_ASSIGN_OR_RETURN(
       inputs->prompts, OpenRunPrompts(options.data, options.seed, options.sampling.max_new_tokens,
                                       inputs->model_config, *inputs->tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(
+      inputs->curriculum,
+      Curriculum::Create(options.curriculum, static_cast<uint64_t>(options.seed),
+                         inputs->prompts.train->prompts()));
   WarnOfLongPrompts(inputs->prompts.train.get(), "prompts");
   WarnOfLongPrompts(inputs->prompts.eval.get(), "held-out prompts");
   inputs->identity = {

@@ -11,6 +11,7 @@
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
+#include "trainer/prompts/curriculum.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/ranks/learner.h"
 #include "trainer/rewards/rewards.h"
@@ -27,6 +28,7 @@ struct RunInputs {
   std::unique_ptr<Tokenizer> tokenizer;
   Checkpointer::Identity identity;
   RunPrompts prompts;
+  std::unique_ptr<Curriculum> curriculum;
 };
 
 // Opens rewards, model directory, tokenizer and prompts. Errors carry their exit code:

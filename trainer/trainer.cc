@@ -15,13 +15,12 @@
 #include "common/files/file_system.h"
 #include "common/process/memory.h"
 #include "common/rendezvous/loopback.h"
-#include "trainer/advantages/group_advantages.h"
-#include "trainer/advantages/step_tokens.h"
 #include "trainer/drift/drift_monitor.h"
-#include "trainer/experience/group_check.h"
+#include "trainer/group_collector.h"
 #include "trainer/metrics/step_metrics.h"
 #include "trainer/prompts/group_request.h"
 #include "trainer/rewards/reward_queue.h"
+#include "trainer/run/ledger.h"
 #include "trainer/run/run_owner.h"
 #include "trainer/run_setup.h"
 #include "trainer/weight_push/delivery.h"
@@ -33,124 +32,23 @@ using experience::v1::ScoredGroup;
 namespace {
 
 constexpr std::chrono::seconds kLookUpEach(2);
-constexpr std::chrono::milliseconds kWaitEach(200);
 
 }  // namespace
 
-// Stage 1: sends a request for every free slot.
-void Trainer::AskForGroups() {
-  const int64_t servers = client_->num_servers(), groups = options_.prompts_per_step;
-  RunSampling run_sampling = {
-      .run_id = state_.run_id,
-      .seed = options_.seed,
-      .completions_per_prompt = options_.completions_per_prompt,
-      .sampling = MakeSampling(options_.sampling),
-      .greedy_baseline = options_.advantage.kind == AdvantageKind::kGreedyBaseline};
-  // The support of every token, so that the policy can replay filters.
-  run_sampling.sampling.set_return_support(true);
-  run_sampling.sampling.set_packed_support(true);
-  while (const std::optional<int64_t> group_id = buffer_->TakeSlot()) {
-    rollout::v1::GenerateGroupRequest request = MakeGroupRequest(
-        run_sampling, inputs_->prompts.train->At(*group_id), *group_id,
-        std::max<int64_t>(0, publisher_->version().value - options_.max_staleness));
-    int server = kAnyServer;
-    if (options_.deterministic) {
-      const int64_t place = *group_id % groups;
-      server = static_cast<int>(place % servers);
-      request.mutable_admission_batch()->set_batch_id(*group_id / groups + 1);
-      request.mutable_admission_batch()->set_num_groups(
-          static_cast<int32_t>((groups - server + servers - 1) / servers));
-    }
-    log_->history().Asked(*group_id, request.min_weight_version());
-    client_->Submit(std::move(request), server, log_->step_span());
-  }
-}
-
-// Stage 3: a finished group is given its rewards, which may take a while, and becomes experience;
-// or it is dropped with a reason.
-absl::Status Trainer::TakeGroup(FinishedGroup finished) {
-  ++groups_done_;
-  const auto drop = [&](const std::string& reason, const std::string& message) {
-    log::Warning("a group is given up",
-                 {{"group_id", finished.group_id}, {"reason", reason}, {"message", message}});
-    return buffer_->Drop(finished.group_id, reason, message);
-  };
-  if (finished.status.code() == absl::StatusCode::kInvalidArgument) {
-    return WithExitCode(finished.status, ExitCode::kUsage);
-  }
-  if (finished.status.code() == absl::StatusCode::kDataLoss) {
-    return drop("bad_response", std::string(finished.status.message()));
-  }
-  if (!finished.status.ok()) return drop("failed", std::string(finished.status.message()));
-  if (const absl::Status known = CheckNoneNewer(finished.completions, publisher_->version().value);
-      !known.ok()) {
-    return drop("bad_response", std::string(known.message()));
-  }
-  if (finished.replay) drift_->KeepReplay(finished.group_id, *std::move(finished.replay));
-  const auto group = std::make_shared<ScoredGroup>();  // shared with what is done later
-  group->set_group_id(finished.group_id);
-  group->set_server(client_->address(finished.server));
-  *group->mutable_prompt() = inputs_->prompts.train->At(finished.group_id);
-  for (rollout::v1::Completion& completion : finished.completions) {
-    *group->add_completions()->mutable_completion() = std::move(completion);
-  }
-  if (finished.baseline.has_value()) {
-    *group->mutable_baseline()->mutable_completion() = *std::move(finished.baseline);
-  }
-  const double start = MonotonicSeconds();
-  TANDEM_RETURN_IF_ERROR(rewards_->Submit(
-      MakeRewardInputs(*group), [this, group](std::vector<Reward> rewards) -> absl::Status {
-        TANDEM_ASSIGN_OR_RETURN(const auto steps,
-                                FindStepTokens(*inputs_->tokenizer, rewards, *group));
-        TANDEM_RETURN_IF_ERROR(ScoreGroup(rewards, steps, options_.advantage, group.get()));
-        log_->history().Received(*group);
-        return buffer_->Add(std::move(*group));
-      }));
-  times_.reward += MonotonicSeconds() - start;
-  return absl::OkStatus();
-}
-
-// Groups whose rewards are there become experience.
-absl::Status Trainer::TakeRewards() {
-  for (const RewardEvent& event : rewards_->TakeEvents()) {
-    TANDEM_RETURN_IF_ERROR(log_->Event(event.kind, event.message));
-  }
-  return rewards_->Deliver();
-}
-
-// Waits for a sampled group or for the rewards of one, whichever comes first.
-absl::Status Trainer::WaitForGroup() {
-  const bool has_room = rewards_->HasRoom();
-  const bool for_rewards =
-      !has_room || (rewards_->num_open() > 0 && client_->queues().groups_in_flight == 0);
-  const double start = MonotonicSeconds();
-  std::optional<FinishedGroup> group;
-  if (has_room) {
-    TANDEM_ASSIGN_OR_RETURN(group, client_->Next(kWaitEach));
-  } else {
-    rewards_->WaitFor(kWaitEach);
-  }
-  const double waited = MonotonicSeconds() - start;
-  if (for_rewards)
-    times_.reward += waited;
-  else
-    log_->metrics().OnWait(waited);
-  ShowQueues();
-  if (group.has_value()) TANDEM_RETURN_IF_ERROR(TakeGroup(*std::move(group)));
-  return TakeRewards();
-}
-
 absl::Status Trainer::Collect() {
   const double start = MonotonicSeconds();
-  groups_done_ = 0;
-  AskForGroups();
-  while (!buffer_->StepReady() && !Stopping()) {
+  while (!Stopping()) {
+    collector_->Ask();
+    if (collector_->StepReady()) break;
     delivery_->UpdateServers();
     TANDEM_RETURN_IF_ERROR(delivery_->Sync());
-    TANDEM_RETURN_IF_ERROR(WaitForGroup());
-    log_->ShowPhase("rollout", absl::StrCat(",\"groups_done\":", groups_done_,
-                                            ",\"groups\":", options_.prompts_per_step));
+    TANDEM_RETURN_IF_ERROR(collector_->Wait());
+    ShowQueues();
+    const int64_t done = collector_->num_done();
+    log_->ShowPhase("rollout", absl::StrCat(",\"groups_done\":", done, ",\"groups\":",
+                                            std::max(done, options_.prompts_per_step)));
   }
+  times_.reward = collector_->TakeRewardSeconds();
   times_.rollout = MonotonicSeconds() - start - times_.reward;
   return absl::OkStatus();
 }
@@ -202,7 +100,7 @@ absl::Status Trainer::Push(MetricsLine* line) {
   publisher_->SetTraceparent(log_->phase_traceparent());
   TANDEM_ASSIGN_OR_RETURN(const PushTotals totals, Publish(std::move(cast)));
   publisher_->SetTraceparent("");
-  buffer_->StepInstalled();
+  collector_->StepInstalled();
   times_.push = MonotonicSeconds() - start;
   drift_->SetPushDistance(numbers.update_norm);
   AddPushNumbers(publisher_->version(), numbers, totals, line);
@@ -233,7 +131,7 @@ absl::Status Trainer::Step() {
   TANDEM_RETURN_IF_ERROR(Collect());
   if (Stopping()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(delivery_->Verify());
-  StepExperience step = buffer_->TakeStep(state_.version, options_.advantage.drop_zero_variance);
+  StepExperience step = collector_->TakeStep();
   log_->metrics().OnTaken(step, state_.version);
   for (const DroppedGroup& dropped : step.dropped) {
     TANDEM_RETURN_IF_ERROR(log_->EventOfStep(
@@ -254,7 +152,7 @@ absl::Status Trainer::Step() {
   TANDEM_RETURN_IF_ERROR(Capture(step, &line));
   state_.skipped_in_row = 0;
   state_.version = state_.version.Next();
-  state_.frontier = buffer_->next_step();
+  collector_->Commit();
   log_->metrics().SetVersion(state_.version);
   TANDEM_RETURN_IF_ERROR(Push(&line));
   TANDEM_RETURN_IF_ERROR(delivery_->Verify());
@@ -262,9 +160,10 @@ absl::Status Trainer::Step() {
 }
 
 absl::Status Trainer::SkipStep(const std::string& reason, const StepExperience& step) {
-  buffer_->StepInstalled();
-  state_.frontier = buffer_->next_step();
-  drift_->SetSkippedSteps(state_.frontier - state_.version.value);
+  collector_->StepInstalled();
+  collector_->Commit();
+  drift_->SetSkippedSteps(state_.frontier.step - state_.version.value);
+  TANDEM_RETURN_IF_ERROR(RecordGroups(step, reason));
   ++state_.unrecorded_skips;
   for (const DroppedGroup& group : step.dropped) {
     state_.unrecorded_drops.push_back({group.group_id, group.reason});
@@ -302,6 +201,8 @@ absl::Status Trainer::RecordStep(const StepExperience& step, double step_seconds
     AddExternalRewards(numbers, SampledGroups(step), line);
     log_->metrics().OnRewards(numbers);
   }
+  line->AddCount("groups/consumed", step.num_consumed());
+  line->AddCount("groups/trained", std::ssize(step.groups));
   line->AddCount("skipped/steps", std::exchange(state_.unrecorded_skips, 0));
   line->Add("time/rollout", times_.rollout);
   line->Add("time/reward", times_.reward);
@@ -323,6 +224,7 @@ absl::Status Trainer::RecordStep(const StepExperience& step, double step_seconds
       WithExitCode(log_->directory().WriteRollouts(state_.version.value, step,
                                                    report_.proximal_logprobs, token_text),
                    ExitCode::kStorage));
+  TANDEM_RETURN_IF_ERROR(RecordGroups(step, ""));
   TANDEM_RETURN_IF_ERROR(log_->WriteMetrics(*line));
   ShowQueues();
   log_->metrics().OnStep(*line, report_.num_tokens, num_sampled);
@@ -330,6 +232,14 @@ absl::Status Trainer::RecordStep(const StepExperience& step, double step_seconds
   // After the records: a resumed run deletes those newer than its checkpoint, and cannot make up
   // for missing ones.
   return checkpointer_->IsDue() ? checkpointer_->Save() : absl::OkStatus();
+}
+
+absl::Status Trainer::RecordGroups(const StepExperience& step, const std::string& skip_reason) {
+  // A step that made weights has moved the version already.
+  const bool skipped = !skip_reason.empty();
+  const WeightVersion before = {state_.version.value - (skipped ? 0 : 1)};
+  return WithExitCode(ledger_->Record({&step, state_.frontier, before, skip_reason}),
+                      ExitCode::kStorage);
 }
 
 absl::Status Trainer::RaiseAlerts(const MetricsLine& line) {
@@ -352,7 +262,7 @@ absl::Status Trainer::Evaluate(MetricsLine* line) {
       .step = state_.version.value,
       .version = publisher_->version().value,  // behind ours by push.hold_back_versions
       .tick = [this] { return delivery_->Sync(); },
-      .other = [this](FinishedGroup group) { return TakeGroup(std::move(group)); }};
+      .other = [this](FinishedGroup group) { return collector_->Take(std::move(group)); }};
   const auto result = trainer::Evaluate(inputs_->prompts.eval->prompts(), options_.eval, evaluation,
                                         *client_, *rewards_, *context_.stop);
   times_.eval = MonotonicSeconds() - start;
@@ -407,7 +317,7 @@ void Trainer::RecordFailure(const absl::Status& failure) {
 
 void Trainer::ShowQueues() {
   TrainerMetrics::Queues queues = client_->queues();
-  queues.groups_waiting = buffer_->num_waiting();
+  queues.groups_waiting = collector_->num_waiting();
   queues.groups_unrewarded = rewards_->num_open();
   log_->metrics().OnQueues(queues);
 }
@@ -434,11 +344,12 @@ absl::Status Trainer::OpenRun(RunMode mode, rpc::Caller caller) {
   if (resumes) {
     TANDEM_RETURN_IF_ERROR(checkpointer_->Restore(context_.mode == RunMode::kResumeOrFresh));
   }
-  log_->history().Began(state_, options_.prompts_per_step, options_.completions_per_prompt,
-                        options_.max_staleness);
-  buffer_ = std::make_unique<ExperienceBuffer>(options_.max_staleness, options_.prompts_per_step,
-                                               options_.completions_per_prompt, state_.frontier,
-                                               options_.push.hold_back_versions);
+  auto ledger = Ledger::Open(path);
+  TANDEM_RETURN_IF_ERROR(WithExitCode(ledger.status(), ExitCode::kStorage));
+  ledger_ = *std::move(ledger);
+  TANDEM_RETURN_IF_ERROR(WithExitCode(ledger_->CutAfter(state_.frontier), ExitCode::kStorage));
+  log_->history().Began(state_, options_.prompts_per_step, options_.max_staleness,
+                        !HasEqualSteps(options_.dynamic_sampling));
   TANDEM_RETURN_IF_ERROR(WithExitCode(RecoverDirectories(path + "/captures"), ExitCode::kStorage));
   captures_ = std::make_unique<CaptureWriter>(path + "/captures", options_.capture, options_.steps,
                                               options_.max_staleness);
@@ -451,12 +362,12 @@ absl::Status Trainer::OpenRun(RunMode mode, rpc::Caller caller) {
       });
   drift_ = std::make_unique<DriftMonitor>(
       DriftMonitorOptions{options_.probe, options_.split, options_.sampling,
-                          options_.prompts_per_step, options_.max_staleness,
-                          options_.push.hold_back_versions},
+                          options_.prompts_per_step, HasEqualSteps(options_.dynamic_sampling),
+                          options_.max_staleness, options_.push.hold_back_versions},
       DriftMonitor::Context{learner_.get(), recent_.get(),
                             std::bind_front(&RunLog::Event, log_.get()),
                             [this](const std::string& phase) { log_->ShowPhase(phase); }});
-  drift_->SetSkippedSteps(state_.frontier - state_.version.value);
+  drift_->SetSkippedSteps(state_.frontier.step - state_.version.value);
   if (state_.resumed) drift_->SetPushDistance(std::numeric_limits<double>::quiet_NaN());
   TANDEM_RETURN_IF_ERROR(drift_->Open(path, resumes, inputs_->model_config));
   return WithExitCode(log_->directory().WriteText("config.yaml", context_.resolved_config),
@@ -485,6 +396,9 @@ absl::Status Trainer::ConnectServers() {
   rewards_ = std::make_unique<RewardQueue>(inputs_->rewards.get(), [this] { client_->Wake(); });
   drift_->Connect(state_.run_id, client_.get(), scorer_.get());
   publisher_ = std::make_unique<WeightPublisher>(pool_.get(), state_.run_id, options_.push);
+  collector_ = std::make_unique<GroupCollector>(
+      GroupCollector::Context{&options_, inputs_.get(), &state_, log_.get(), client_.get(),
+                              rewards_.get(), drift_.get(), publisher_.get()});
   delivery_ = std::make_unique<Delivery>(lookup_.get(), client_.get(), publisher_.get(),
                                          options_.push.hold_back_versions,
                                          std::bind_front(&RunLog::Event, log_.get()));

@@ -30,6 +30,8 @@ class CaptureWriter;
 class Checkpointer;
 class Delivery;
 class DriftMonitor;
+class GroupCollector;
+class Ledger;
 class RecentWeights;
 class RewardQueue;
 class RunLog;
@@ -91,16 +93,13 @@ class Trainer {
   absl::Status RunSteps();
   absl::Status Step();
   absl::Status Collect();  // stages 1 to 3; returns early when stopped
-  void AskForGroups();
-  absl::Status WaitForGroup();
-  absl::Status TakeGroup(FinishedGroup finished);
-  absl::Status TakeRewards();
   absl::StatusOr<bool> TrainOn(StepExperience* step, MetricsLine* line);  // stages 4 to 8
   absl::Status Push(MetricsLine* line);                                   // stage 9
   absl::StatusOr<PushTotals> Publish(CastWeights cast);
   absl::Status SkipStep(const std::string& reason, const StepExperience& step);
   absl::Status Capture(const StepExperience& step, MetricsLine* line);
   absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
+  absl::Status RecordGroups(const StepExperience& step, const std::string& skip_reason);
   absl::Status RaiseAlerts(const MetricsLine& line);
   absl::Status Evaluate(MetricsLine* line);
   absl::Status EvaluationFailed(const absl::Status& why);
@@ -120,11 +119,11 @@ class Trainer {
 
   RunState state_;
   std::unique_ptr<RunLog> log_;
+  std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<CaptureWriter> captures_;
   std::unique_ptr<RecentWeights> recent_;
   std::unique_ptr<DriftMonitor> drift_;
-  std::unique_ptr<ExperienceBuffer> buffer_;
 
   // The rollout servers, from ConnectServers on.
   std::unique_ptr<ServerPool> pool_;  // empty until then
@@ -134,10 +133,10 @@ class Trainer {
   std::unique_ptr<WeightPublisher> publisher_;
   std::unique_ptr<Delivery> delivery_;
   std::unique_ptr<RewardQueue> rewards_;  // wakes the client
+  std::unique_ptr<GroupCollector> collector_;
   DType server_dtype_ = DType::kF32;
 
   // The step under way.
-  int64_t groups_done_ = 0;
   StepTimes times_;
   LearnerReport report_;
 };

@@ -64,13 +64,29 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
 }
 
 absl::Status CheckAdvantage(const TrainerOptions& options) {
-  TANDEM_RETURN_IF_ERROR(CheckOptions(options.advantage, options.completions_per_prompt));
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options.group_size, options.completions_per_prompt));
+  TANDEM_RETURN_IF_ERROR(CheckOptions(
+      options.advantage, SmallestGroup(options.group_size, options.completions_per_prompt)));
   const PolicyLossOptions& loss = options.learner.step.loss;
   const bool critic = NeedsCritic(options.advantage.kind);
   if (critic && loss.kl_coefficient > 0 && loss.kl_place == KlPlace::kReward) {
     return InvalidArgument(
         "loss.kl_place reward takes the KL off a completion as a whole, and the critic of this "
         "advantage.kind reads a reward per token: set loss.kl_place token_reward");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDynamicSampling(const TrainerOptions& options) {
+  const DynamicSamplingOptions& sampling = options.dynamic_sampling;
+  if (options.deterministic && sampling.oversampling > 1) {
+    return InvalidArgument(
+        "trainer.dynamic_sampling.oversampling above 1 takes the groups that end first, and "
+        "trainer.deterministic must not depend on that: set one of them back");
+  }
+  if (sampling.refill && sampling.max_factor < sampling.oversampling) {
+    return InvalidArgument("trainer.dynamic_sampling.max_factor ", sampling.max_factor,
+                           " is below its oversampling ", sampling.oversampling);
   }
   return absl::OkStatus();
 }
@@ -103,6 +119,12 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
   BindRun(binder, options);
   binder.Section("sampling", "completions to train on (stage 1)", options.sampling);
   binder.Section("data", "prompts (stage 1)", options.data);
+  binder.Section("curriculum", "which prompts come next (docs/dynamic_sampling.md)",
+                 options.curriculum);
+  binder.Section("group_size", "completions of a group (docs/dynamic_sampling.md)",
+                 options.group_size);
+  binder.Section("dynamic_sampling", "groups of a step (docs/dynamic_sampling.md)",
+                 options.dynamic_sampling);
   binder.Section("reward", "reward of a completion (stage 3)", options.reward);
   binder.Section("advantage", "advantage of a token (stages 3 and 5)", options.advantage);
   BindOptions(binder, options.learner);  // stages 4-8
@@ -159,6 +181,7 @@ absl::Status CheckOptions(const TrainerOptions& options) {
   }
   if (absl::Status tls = rpc::CheckTlsOptions(options.tls, "trainer"); !tls.ok()) return tls;
   TANDEM_RETURN_IF_ERROR(CheckAdvantage(options));
+  TANDEM_RETURN_IF_ERROR(CheckDynamicSampling(options));
   TANDEM_RETURN_IF_ERROR(CheckKlBudget(options));
   TANDEM_RETURN_IF_ERROR(RewardFunction::Create(options.reward).status());  // starts nothing
   TrainStepOptions step = options.learner.step;

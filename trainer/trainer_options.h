@@ -12,8 +12,11 @@
 #include "common/rpc/tls_directory.h"
 #include "trainer/advantages/advantage_options.h"
 #include "trainer/drift/drift_monitor.h"
+#include "trainer/experience/experience_buffer.h"
 #include "trainer/metrics/alerts.h"
+#include "trainer/prompts/curriculum.h"
 #include "trainer/prompts/group_request.h"
+#include "trainer/prompts/group_sizes.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/ranks/process_group.h"
 #include "trainer/rewards/rewards.h"
@@ -46,6 +49,9 @@ struct TrainerOptions {
   std::string history;     // empty: none
   TrainSamplingOptions sampling;
   DataOptions data;
+  CurriculumOptions curriculum;
+  GroupSizeOptions group_size;
+  DynamicSamplingOptions dynamic_sampling;
   RewardOptions reward;
   AdvantageOptions advantage;
   LearnerOptions learner;

@@ -47,6 +47,7 @@ void AddTrainCommand(CLI::App& app, Action& chosen);  // becomes the program tra
 void AddRanksCommand(CLI::App& app, Action& chosen);
 void AddRenderCommand(CLI::App& app, Action& chosen);
 void AddCertsCommand(CLI::App& app, Action& chosen);
+void AddLedgerCommand(CLI::App& app, Action& chosen);
 void AddLogsCommand(CLI::App& app, Action& chosen);
 void AddReportCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);

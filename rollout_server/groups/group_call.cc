@@ -1,5 +1,6 @@
 #include "rollout_server/groups/group_call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -19,7 +20,9 @@ GroupCall::Item GroupCall::NextWhenWhole(size_t* cursor) const {
   if (!error_.ok()) return error_;
   if (!report_) return Nothing{};
   if (*cursor == completions_.size()) return *report_;
-  const auto wanted = static_cast<int32_t>((*cursor)++);
+  const auto first = std::ranges::min_element(
+      completions_, {}, [](const CompletionPtr& completion) { return completion->index; });
+  const auto wanted = (*first)->index + static_cast<int32_t>((*cursor)++);
   for (const CompletionPtr& completion : completions_) {
     if (completion->index == wanted) return completion;
   }

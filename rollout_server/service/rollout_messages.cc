@@ -66,6 +66,9 @@ absl::Status CheckLargestCompletion(const SamplingParams& sampling) {
                       rpc::kMaxMessageBytes, ": lower one of them"));
 }
 
+// Of a prompt, over all groups that continue one another: indices are added to it.
+constexpr int32_t kMostCompletions = 1 << 20;
+
 template <typename T>
 void Append(const std::vector<T>& values, google::protobuf::RepeatedField<T>* to) {
   to->Add(values.begin(), values.end());
@@ -103,6 +106,10 @@ absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupReques
     return InvalidArgument("num_completions is ", request.num_completions(),
                            ", must be at least 1");
   }
+  if (request.first_completion() < 0 || request.first_completion() > kMostCompletions) {
+    return InvalidArgument("first_completion is ", request.first_completion(), ", must be 0 to ",
+                           kMostCompletions);
+  }
   if (request.prompt_token_ids().empty()) {
     return InvalidArgument("prompt_token_ids is empty");
   }
@@ -114,6 +121,7 @@ absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupReques
   submission.request.prompt.assign(request.prompt_token_ids().begin(),
                                    request.prompt_token_ids().end());
   submission.request.num_completions = request.num_completions();
+  submission.request.first_index = request.first_completion();
   submission.request.sampling = SamplingFromWire(request.sampling());
   submission.request.priority = request.priority();
   if (request.greedy_baseline()) {

@@ -163,7 +163,7 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
     // In reverse order, because the client must not rely on the order.
     for (int i = num_sampled - 1; i >= 0; --i) {
       response.clear_completion();
-      response.mutable_completion()->set_index(i);
+      response.mutable_completion()->set_index(request->first_completion() + i);
       response.mutable_completion()->set_greedy(i == num_members);
       sample(*request, response.mutable_completion());
       FillIn(version, response.mutable_completion());

@@ -180,13 +180,31 @@ rollout::v1::ScoreRequest DriftMonitor::RequestAsSampled() const {
   return how;
 }
 
+// Whether a step that is split may train on the group. Where steps take any number of groups, that
+// is one of those within the staleness bound.
+bool DriftMonitor::MayBeSplit(const rollout::v1::GenerateGroupRequest& request,
+                              const FinishedGroup& group) const {
+  if (options_.steps_are_equal) {
+    return options_.split.Due(request.group_id() / options_.prompts_per_step + 1 - skipped_steps_);
+  }
+  int64_t newest = 0;
+  for (const rollout::v1::Completion& completion : group.completions) {
+    for (const auto& span : completion.version_spans()) {
+      newest = std::max(newest, span.weight_version());
+    }
+  }
+  for (int64_t step = newest + 1; step <= newest + 1 + options_.max_staleness; ++step) {
+    if (options_.split.Due(step)) return true;
+  }
+  return false;
+}
+
 std::optional<ScoredByServer> DriftMonitor::ReplayWhenSampled(
     const rollout::v1::GenerateGroupRequest& request, const FinishedGroup& group) const {
   // The step that will train on the group, unless a step before it is skipped until then; in that
   // case the replay is made at the step.
-  const int64_t step = request.group_id() / options_.prompts_per_step + 1 - skipped_steps_;
   const bool pushes_wait = options_.max_staleness == options_.hold_back_versions;
-  if (pushes_wait || IsEvaluationGroup(request.group_id()) || !options_.split.Due(step)) {
+  if (pushes_wait || request.group_id() >= kFirstExtension || !MayBeSplit(request, group)) {
     return std::nullopt;
   }
   ScoredGroup sampled;
@@ -213,7 +231,9 @@ std::vector<size_t> DriftMonitor::TakeReplays(const StepExperience& step, StepSp
   for (size_t g = 0; g < step.groups.size(); ++g) {
     newest = std::max(newest, step.groups[g].group_id());
     const auto replay = replays_.find(step.groups[g].group_id());
-    if (replay == replays_.end()) {
+    // A group that got further completions was replayed in part.
+    if (replay == replays_.end() ||
+        std::ssize(replay->second.logprobs[0]) != step.groups[g].completions_size()) {
       without.push_back(g);
     } else {
       split->Take(StepSplit::kEngine, replay->second.version, {g}, replay->second.logprobs);

@@ -61,6 +61,7 @@ struct DriftMonitorOptions {
   SplitOptions split;
   TrainSamplingOptions sampling;
   int64_t prompts_per_step = 1;
+  bool steps_are_equal = true;  // each takes prompts_per_step groups
   int64_t max_staleness = 0;
   int64_t hold_back_versions = 0;  // of the weight push
 };
@@ -121,6 +122,8 @@ class DriftMonitor {
               MetricsLine* line) const;
 
  private:
+  bool MayBeSplit(const rollout::v1::GenerateGroupRequest& request,
+                  const FinishedGroup& group) const;
   void UseProbe(ProbeSet set);
   absl::Status ChooseProbe(const StepExperience& step);
   absl::StatusOr<TrainerProbe> ScoreProbe(WeightVersion version);

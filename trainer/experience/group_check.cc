@@ -73,9 +73,11 @@ absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completi
   const std::string who =
       absl::StrCat("group ", request.group_id(), " completion ", completion.index());
   const bool is_baseline =
-      request.greedy_baseline() && completion.index() == request.num_completions();
-  if (completion.index() < 0 || completion.index() >= NumAsked(request)) {
-    return DataLoss(who, ": want an index below ", NumAsked(request));
+      request.greedy_baseline() &&
+      completion.index() == request.first_completion() + request.num_completions();
+  const int first = request.first_completion(), end = first + NumAsked(request);
+  if (completion.index() < first || completion.index() >= end) {
+    return DataLoss(who, ": want an index from ", first, " to ", end - 1);
   }
   if (is_baseline && !completion.greedy()) {
     return DataLoss(who, " is the greedy baseline, and was not sampled greedily");
@@ -152,8 +154,9 @@ absl::Status CheckGroup(const GenerateGroupRequest& request, std::vector<Complet
   }
   std::ranges::sort(*completions, {}, &Completion::index);
   for (size_t i = 0; i < completions->size(); ++i) {
-    if ((*completions)[i].index() != static_cast<int>(i)) {
-      return DataLoss("group ", request.group_id(), " has completion ", i, " not once");
+    const int index = request.first_completion() + static_cast<int>(i);
+    if ((*completions)[i].index() != index) {
+      return DataLoss("group ", request.group_id(), " has completion ", index, " not once");
     }
   }
   return absl::OkStatus();

@@ -19,7 +19,7 @@ namespace tandem::trainer {
 absl::Status CheckCompletion(const rollout::v1::GenerateGroupRequest& request,
                              const rollout::v1::Completion& completion);
 
-// Every index 0..num_completions-1 once, and the greedy baseline where the request asks for one.
+// Every index from first_completion on once, and the greedy baseline where the request asks for one.
 // DATA_LOSS otherwise. Sorts by index: a baseline is the last.
 absl::Status CheckGroup(const rollout::v1::GenerateGroupRequest& request,
                         std::vector<rollout::v1::Completion>* completions);

@@ -35,8 +35,13 @@ struct RunSampling {
   bool greedy_baseline = false;          // one greedy completion more
 };
 
+// Further completions of a training group are a request of their own, with this added to its id.
+inline constexpr int64_t kFirstExtension = int64_t{1} << 43;
 // Ids of evaluation groups lie far above those of training groups.
 inline constexpr int64_t kFirstEvaluationGroup = int64_t{1} << 44;
+inline bool IsExtension(int64_t group_id) {
+  return group_id >= kFirstExtension && group_id < kFirstEvaluationGroup;
+}
 inline bool IsEvaluationGroup(int64_t group_id) { return group_id >= kFirstEvaluationGroup; }
 
 // A group of run.completions_per_prompt completions of `prompt`, from weights of at least

@@ -184,7 +184,7 @@ std::string PromptSource::digest() const {
   return Digest128(std::as_bytes(std::span(hashes)));
 }
 
-const experience::v1::Prompt& PromptSource::At(int64_t cursor) {
+int64_t PromptSource::PositionAt(int64_t cursor) {
   const int64_t n = static_cast<int64_t>(prompts_.size());
   const int64_t epoch = cursor / n;
   if (epoch != order_epoch_) {
@@ -192,8 +192,11 @@ const experience::v1::Prompt& PromptSource::At(int64_t cursor) {
     if (!shuffle_) std::iota(order_.begin(), order_.end(), 0);
     order_epoch_ = epoch;
   }
-  experience::v1::Prompt& prompt =
-      prompts_[static_cast<size_t>(order_[static_cast<size_t>(cursor % n)])];
+  return order_[static_cast<size_t>(cursor % n)];
+}
+
+const experience::v1::Prompt& PromptSource::Row(int64_t position, int64_t epoch) {
+  experience::v1::Prompt& prompt = prompts_[static_cast<size_t>(position)];
   prompt.set_epoch(epoch);
   return prompt;
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -63,8 +64,14 @@ class PromptSource {
                                                             uint64_t seed,
                                                             const Tokenizer& tokenizer);
 
-  // The prompt at `cursor` (from 0, any size) of the endless sequence of epochs.
-  const experience::v1::Prompt& At(int64_t cursor);
+  // The position in prompts() of the prompt at `cursor` (from 0, any size) of the endless sequence
+  // of epochs.
+  int64_t PositionAt(int64_t cursor);
+  // The prompt at a position, marked as of `epoch`.
+  const experience::v1::Prompt& Row(int64_t position, int64_t epoch);
+  const experience::v1::Prompt& At(int64_t cursor) {
+    return Row(PositionAt(cursor), cursor / std::ssize(prompts_));
+  }
 
   // In file order, for evaluation.
   const std::vector<experience::v1::Prompt>& prompts() const { return prompts_; }

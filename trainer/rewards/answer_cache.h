@@ -1,6 +1,6 @@
 // AnswerCache: answers of external scorers by a digest of all that decides them, in memory and, by
 // option, in an SQLite file, so that a run that is resumed need not pay for them again. Only
-// successes are kept. Used by external_parts.cc. SQLite is not visible in this header.
+// successes are kept. Used by external_parts.cc.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,14 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/options/options.h"
+#include "common/sqlite/sqlite_file.h"
 #include "trainer/rewards/external/reward_question.h"
-
-struct sqlite3;
 
 namespace tandem::trainer {
 
@@ -43,7 +41,6 @@ class AnswerCache {
   //   INVALID_ARGUMENT  a file that is no cache of this version
   //   UNAVAILABLE       it cannot be opened, read or written (SQLite's reason)
   static absl::StatusOr<std::unique_ptr<AnswerCache>> Open(const AnswerCacheOptions& options);
-  ~AnswerCache();
   AnswerCache(const AnswerCache&) = delete;
   AnswerCache& operator=(const AnswerCache&) = delete;
 
@@ -64,8 +61,8 @@ class AnswerCache {
   explicit AnswerCache(const AnswerCacheOptions& options) : options_(options) {}
   absl::Status OpenFile() ABSL_LOCKS_EXCLUDED(mu_);
   // Runs a statement that writes; the first failure is logged.
-  void WriteToFile(const char* sql, const std::vector<std::string>& values)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WriteToFile(const char* sql, const SqlRow& values) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SqlRow FindInFile(const char* sql, const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Keep(const std::string& key, const ExternalAnswer& answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -73,7 +70,7 @@ class AnswerCache {
   Mutex mu_;
   std::list<Entry> recent_ ABSL_GUARDED_BY(mu_);  // the one used last comes first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_ ABSL_GUARDED_BY(mu_);
-  sqlite3* file_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: none
+  std::unique_ptr<SqliteFile> file_ ABSL_GUARDED_BY(mu_);  // null: none
   bool failed_before_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <deque>
+#include <map>
 #include <set>
 #include <thread>
 #include <utility>
@@ -106,7 +107,9 @@ struct RolloutClient::Impl {
   std::deque<Task> queue ABSL_GUARDED_BY(mu);
   std::deque<FinishedGroup> finished ABSL_GUARDED_BY(mu);
   bool woken ABSL_GUARDED_BY(mu) = false;  // Next returns without a group
-  std::set<grpc::ClientContext*> in_flight ABSL_GUARDED_BY(mu);
+  std::map<grpc::ClientContext*, int64_t> in_flight ABSL_GUARDED_BY(mu);  // to group ids
+  std::set<int64_t> running ABSL_GUARDED_BY(mu);    // group ids with a call that has not ended
+  std::set<int64_t> cancelled ABSL_GUARDED_BY(mu);  // those of `running` that nobody waits for
   std::vector<ServerEvent> events ABSL_GUARDED_BY(mu);
   int64_t num_retries ABSL_GUARDED_BY(mu) = 0;
   bool any_came ABSL_GUARDED_BY(mu) = false;
@@ -158,7 +161,7 @@ RolloutClient::~RolloutClient() {
     MutexLock lock(&impl_->mu);
     impl_->stopping = true;
     impl_->queue.clear();
-    for (grpc::ClientContext* context : impl_->in_flight) context->TryCancel();
+    for (const auto& [context, group_id] : impl_->in_flight) context->TryCancel();
     impl_->changed.NotifyAll();
     threads = std::exchange(impl_->threads, {});
   }
@@ -300,12 +303,14 @@ void RolloutClient::Impl::RunTask(int index, Task task) {
   FinishedGroup group;
   group.group_id = task.request.group_id();
   group.server = index;
+  running.insert(group.group_id);
   CallEnd end;
   mu.Unlock();
   group.status = Call(server, task, &group, &end);
   if (drawn && group.status.ok()) drawn(task.request, &group);
   mu.Lock();
-  if (stopping || round != cancel_round) return;
+  running.erase(group.group_id);
+  if (stopping || round != cancel_round || cancelled.erase(group.group_id) > 0) return;
   Settle(index, std::move(task), std::move(group), end);
   if (end.is_busy()) {
     const auto until = After(std::max(end.retry_after_seconds, options.retry_initial_seconds));
@@ -328,7 +333,8 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
   {
     MutexLock lock(&mu);
     if (stopping) return Cancelled("stopping");
-    in_flight.insert(&context);
+    if (cancelled.contains(request.group_id())) return Cancelled("not needed any more");
+    in_flight.emplace(&context, request.group_id());
   }
   const auto channel = server.channel.current();
   const auto stub = RolloutService::NewStub(channel);
@@ -578,13 +584,31 @@ std::vector<ServerEvent> RolloutClient::TakeEvents() {
   return std::exchange(impl_->events, {});
 }
 
+void RolloutClient::Cancel(std::span<const int64_t> group_ids) {
+  MutexLock lock(&impl_->mu);
+  const std::set<int64_t> ids(group_ids.begin(), group_ids.end());
+  auto dropped = static_cast<int64_t>(std::erase_if(
+      impl_->queue, [&](const Task& task) { return ids.contains(task.request.group_id()); }));
+  std::erase_if(impl_->finished, [&](const FinishedGroup& f) { return ids.contains(f.group_id); });
+  for (const int64_t id : impl_->running) {
+    if (ids.contains(id)) dropped += impl_->cancelled.insert(id).second;
+  }
+  for (const auto& [context, id] : impl_->in_flight) {
+    if (ids.contains(id)) context->TryCancel();
+  }
+  impl_->num_outstanding -= dropped;
+  if (dropped > 0 && impl_->num_outstanding == 0) impl_->idle_since = MonotonicSeconds();
+  impl_->changed.NotifyAll();
+}
+
 void RolloutClient::CancelAll() {
   MutexLock lock(&impl_->mu);
   if (std::exchange(impl_->num_outstanding, 0) > 0) impl_->idle_since = MonotonicSeconds();
   ++impl_->cancel_round;
   impl_->queue.clear();
   impl_->finished.clear();
-  for (grpc::ClientContext* context : impl_->in_flight) context->TryCancel();
+  impl_->cancelled.clear();
+  for (const auto& [context, group_id] : impl_->in_flight) context->TryCancel();
   impl_->changed.NotifyAll();
 }
 

@@ -23,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -145,8 +146,10 @@ class RolloutClient {
   // their engines do not move.
   TrainerMetrics::Queues queues() const;
 
-  // Drops queued groups and cancels those in flight; their results never come.
-  void CancelAll();
+  // Drops these groups and cancels those in flight, whose servers then stop sampling them; their
+  // results never come. Ids that are not outstanding are ignored.
+  void Cancel(std::span<const int64_t> group_ids);
+  void CancelAll();  // likewise, of all groups
 
  private:
   struct Impl;

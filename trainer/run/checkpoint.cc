@@ -35,10 +35,70 @@ absl::StatusOr<json> DigestFile(const std::string& path) {
   return json{{"bytes", file->bytes().size()}, {"xxh3_128", Digest128(file->bytes())}};
 }
 
+// [group id, prompt, epoch, completions] of each.
+json PlannedJson(const std::map<int64_t, PlannedGroup>& planned) {
+  json rows = json::array();
+  for (const auto& [id, plan] : planned) {
+    rows.push_back({id, plan.prompt, plan.epoch, plan.num_completions});
+  }
+  return rows;
+}
+
+// [prompt, successes, failures, groups] of each.
+json CountsJson(const std::vector<PromptCounts>& counts) {
+  json rows = json::array();
+  for (const PromptCounts& of : counts) {
+    rows.push_back({of.prompt, of.successes, of.failures, of.groups});
+  }
+  return rows;
+}
+
+json DropsJson(const std::vector<DroppedGroup>& drops) {
+  json rows = json::array();
+  for (const DroppedGroup& drop : drops) rows.push_back({drop.group_id, drop.reason});
+  return rows;
+}
+
+// Whether `rows` is a list of lists of four numbers.
+bool HasRowsOfFour(const json& rows) {
+  return rows.is_array() && std::ranges::all_of(rows, [](const json& row) {
+           return row.is_array() && row.size() == 4 &&
+                  std::ranges::all_of(row, [](const json& value) { return value.is_number(); });
+         });
+}
+
+absl::Status ReadPlans(const json& state, const std::string& path, Checkpoint* checkpoint) {
+  const json planned = state.value("planned", json::array());
+  const json counts = state.value("prompt_counts", json::array());
+  if (!HasRowsOfFour(planned) || !HasRowsOfFour(counts)) {
+    return DataLoss(path, "/", kState, ": planned or prompt_counts is not rows of four numbers");
+  }
+  for (const json& row : planned) {
+    checkpoint->planned[row[0]] = {.prompt = row[1], .epoch = row[2], .num_completions = row[3]};
+  }
+  for (const json& row : counts) {
+    checkpoint->prompt_counts.push_back(
+        {.prompt = row[0], .successes = row[1], .failures = row[2], .groups = row[3]});
+  }
+  checkpoint->unrecorded_skips = state.value("unrecorded_skips", int64_t{0});
+  for (const json& row : state.value("unrecorded_drops", json::array())) {
+    if (!row.is_array() || row.size() != 2 || !row[0].is_number() || !row[1].is_string()) {
+      return DataLoss(path, "/", kState, ": unrecorded_drops is not rows of a group and a reason");
+    }
+    checkpoint->unrecorded_drops.push_back({.group_id = row[0], .reason = row[1]});
+  }
+  return absl::OkStatus();
+}
+
 std::string StateJson(const Checkpoint& checkpoint) {
   const json state = {{"schema", kSchema},
                       {"step", checkpoint.step},
-                      {"next_group_step", checkpoint.next_group_step},
+                      {"next_group_step", checkpoint.frontier.step},
+                      {"next_group", checkpoint.frontier.group},
+                      {"planned", PlannedJson(checkpoint.planned)},
+                      {"prompt_counts", CountsJson(checkpoint.prompt_counts)},
+                      {"unrecorded_skips", checkpoint.unrecorded_skips},
+                      {"unrecorded_drops", DropsJson(checkpoint.unrecorded_drops)},
                       {"run_id", checkpoint.run_id},
                       {"seed", checkpoint.order.seed},
                       {"prompts_per_step", checkpoint.order.prompts_per_step},
@@ -180,7 +240,7 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
   TANDEM_ASSIGN_OR_RETURN(const json state, ReadJson(path + "/" + kState));
   Checkpoint checkpoint;
   checkpoint.step = state.value("step", int64_t{-1});
-  checkpoint.next_group_step = state.value("next_group_step", int64_t{-1});
+  checkpoint.frontier.step = state.value("next_group_step", int64_t{-1});
   checkpoint.run_id = state.value("run_id", "");
   checkpoint.order = {state.value("seed", uint64_t{0}),
                       state.value("prompts_per_step", int64_t{-1}),
@@ -189,10 +249,14 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
                          state.value("start_digest", "")};
   checkpoint.learner.num_updates = state.value("num_updates", int64_t{-1});
   checkpoint.learner.numbers = state.value("numbers", std::map<std::string, double>());
-  if (checkpoint.step < 0 || checkpoint.next_group_step < 0 || checkpoint.learner.num_updates < 0 ||
+  if (checkpoint.step < 0 || checkpoint.frontier.step < 0 || checkpoint.learner.num_updates < 0 ||
       checkpoint.order.prompts_per_step < 0) {
     return DataLoss(path, "/", kState, " lacks a field");
   }
+  // Checkpoints from before steps could take other numbers of groups do not have it.
+  checkpoint.frontier.group =
+      state.value("next_group", checkpoint.frontier.step * checkpoint.order.prompts_per_step);
+  TANDEM_RETURN_IF_ERROR(ReadPlans(state, path, &checkpoint));
   TANDEM_RETURN_IF_ERROR(CheckIdentity(path, checkpoint.identity, identity));
   auto weights = ReadSafetensors(path + "/" + kWeights);
   TANDEM_RETURN_IF_ERROR(AsDataLoss(weights.status()));

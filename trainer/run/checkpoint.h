@@ -10,12 +10,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trainer/ranks/learner.h"
+#include "trainer/run/run_state.h"
 
 namespace tandem::trainer {
 
@@ -28,8 +30,7 @@ struct CheckpointIdentity {
   std::string start_digest;
 };
 
-// What decides which prompts the groups of a step belong to. It must be unchanged too, because the
-// trained frontier is a number of steps.
+// What decides which prompts the groups of a step belong to. It must be unchanged too.
 struct PromptOrder {
   uint64_t seed = 0;
   int64_t prompts_per_step = 0;
@@ -41,8 +42,12 @@ struct PromptOrder {
 absl::Status CheckSameOrder(const PromptOrder& was, const PromptOrder& now);
 
 struct Checkpoint {
-  int64_t step = 0;             // weight version
-  int64_t next_group_step = 0;  // the trained frontier: the first step whose groups are untrained
+  int64_t step = 0;                         // weight version
+  Frontier frontier;                        // what was trained on or given up
+  std::map<int64_t, PlannedGroup> planned;  // RunState
+  std::vector<PromptCounts> prompt_counts;  // RunState
+  int64_t unrecorded_skips = 0;             // RunState
+  std::vector<DroppedGroup> unrecorded_drops;
   std::string run_id;
   PromptOrder order;
   CheckpointIdentity identity;

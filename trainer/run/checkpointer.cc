@@ -34,7 +34,11 @@ absl::Status Checkpointer::Restore(bool may_start_over) {
   TANDEM_RETURN_IF_ERROR(run.CutAfter(checkpoint.step));
   saved_step_ = checkpoint.step;
   state_->version = {checkpoint.step};
-  state_->frontier = checkpoint.next_group_step;
+  state_->frontier = checkpoint.frontier;
+  state_->planned = checkpoint.planned;
+  state_->prompt_counts = checkpoint.prompt_counts;
+  state_->unrecorded_skips = checkpoint.unrecorded_skips;
+  state_->unrecorded_drops = checkpoint.unrecorded_drops;
   state_->run_id = checkpoint.run_id;
   state_->resumed = true;
   return log_->Event("resumed", absl::StrCat("from checkpoint of step ", checkpoint.step), fields);
@@ -61,7 +65,11 @@ absl::Status Checkpointer::Save() {
   log_->ShowPhase("checkpoint");
   const double start = MonotonicSeconds();
   Checkpoint checkpoint = {.step = state_->version.value,
-                           .next_group_step = state_->frontier,
+                           .frontier = state_->frontier,
+                           .planned = state_->planned,
+                           .prompt_counts = state_->prompt_counts,
+                           .unrecorded_skips = state_->unrecorded_skips,
+                           .unrecorded_drops = state_->unrecorded_drops,
                            .run_id = state_->run_id,
                            .order = identity_.order,
                            .identity = identity_.model_identity};

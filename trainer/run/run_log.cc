@@ -126,23 +126,25 @@ absl::Status RunHistory::Open(const std::string& directory) {
   return absl::OkStatus();
 }
 
-void RunHistory::Began(const RunState& state, int64_t groups_per_step, int64_t num_completions,
-                       int64_t max_staleness) {
+void RunHistory::Began(const RunState& state, int64_t groups_per_step, int64_t max_staleness,
+                       bool refills) {
   if (history_ == nullptr) return;
   history_->Write({{"event", "began"},
                    {"run_id", state.run_id},
                    {"resumed", state.resumed},
                    {"version", state.version.value},
-                   {"first_group", state.frontier * groups_per_step},
+                   {"first_group", state.frontier.group},
                    {"groups_per_step", groups_per_step},
-                   {"num_completions", num_completions},
-                   {"max_staleness", max_staleness}});
+                   {"max_staleness", max_staleness},
+                   {"refills", refills}});
 }
 
-void RunHistory::Asked(int64_t group_id, int64_t min_weight_version) {
+void RunHistory::Asked(int64_t group_id, int64_t min_weight_version, int64_t num_completions) {
   if (history_ == nullptr) return;
-  history_->Write(
-      {{"event", "asked"}, {"group_id", group_id}, {"min_version", min_weight_version}});
+  history_->Write({{"event", "asked"},
+                   {"group_id", group_id},
+                   {"min_version", min_weight_version},
+                   {"completions", num_completions}});
 }
 
 void RunHistory::Received(const experience::v1::ScoredGroup& group) {

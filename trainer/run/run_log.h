@@ -34,9 +34,9 @@ class RunHistory {
   absl::Status Open(const std::string& directory);
   // The state that this process begins with, that of the checkpoint. It tells which records of the
   // processes before it are taken back.
-  void Began(const RunState& state, int64_t groups_per_step, int64_t num_completions,
-             int64_t max_staleness);
-  void Asked(int64_t group_id, int64_t min_weight_version);
+  void Began(const RunState& state, int64_t groups_per_step, int64_t max_staleness, bool refills);
+  // Its first `num_completions` were asked for, once or in parts.
+  void Asked(int64_t group_id, int64_t min_weight_version, int64_t num_completions);
   void Received(const experience::v1::ScoredGroup& group);  // fit to train on, so far
   // The step that makes `made` from the weights before it.
   void Trained(WeightVersion made, const std::vector<experience::v1::ScoredGroup>& groups);

@@ -3,20 +3,32 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "common/base/weight_version.h"
 #include "trainer/experience/experience_buffer.h"
+#include "trainer/prompts/success_counts.h"
 
 namespace tandem::trainer {
+
+// What was chosen for a group.
+struct PlannedGroup {
+  int64_t prompt = 0;  // PromptSource::Row
+  int64_t epoch = 0;
+  int64_t num_completions = 0;
+};
 
 struct RunState {
   std::string run_id;
   bool resumed = false;
   WeightVersion version;  // of the learner's weights
-  // The trained frontier: the first step whose groups were neither trained on nor given up.
-  int64_t frontier = 0;
+  Frontier frontier;      // what was neither trained on nor given up
+  // Of the groups from the frontier on that were asked for, by id: the same are asked for again
+  // when the run is resumed.
+  std::map<int64_t, PlannedGroup> planned;
+  std::vector<PromptCounts> prompt_counts;  // of the groups before the frontier, where they matter
   // False while a train step changes the weights, and from then on if that step failed.
   bool weights_known = true;
   bool stopped_by_alert = false;

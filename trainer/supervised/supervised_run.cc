@@ -149,7 +149,7 @@ absl::Status Loop::Save() {
   saved_ = done_;
   if (leads()) {
     Checkpoint checkpoint = {.step = done_,
-                             .next_group_step = done_,
+                             .frontier = {.step = done_, .group = done_},
                              .order = order(),
                              .identity = setup_.identity,
                              .learner = {weights, moments, model_.num_updates()}};

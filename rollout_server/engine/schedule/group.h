@@ -51,6 +51,7 @@ struct GroupRequest {
   GroupKey key = 0;
   std::vector<int32_t> prompt;  // [P], P >= 1
   int32_t num_completions = 1;  // a greedy baseline counts
+  int32_t first_index = 0;      // of the completions; a draw depends on its completion's index
   int32_t priority = 0;         // higher ones are admitted first; equal ones in order of arrival
   SamplingParams sampling;
   std::optional<SamplingParams> baseline =
@@ -59,7 +60,8 @@ struct GroupRequest {
 
   // How the completion with this index is sampled.
   const SamplingParams& SamplingOf(int32_t index) const {
-    return baseline.has_value() && index == num_completions - 1 ? *baseline : sampling;
+    return baseline.has_value() && index == first_index + num_completions - 1 ? *baseline
+                                                                              : sampling;
   }
 };
 

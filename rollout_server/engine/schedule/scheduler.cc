@@ -100,7 +100,7 @@ void Scheduler::Admit(StepPlan& plan) {
     for (int32_t i = 0; i < group->request.num_completions; ++i) {
       auto sequence = std::make_unique<Sequence>();
       sequence->group = group.get();
-      sequence->completion.index = i;
+      sequence->completion.index = group->request.first_index + i;
       sequence->completion.charge = ByteCharge(group->request.charge.meter());
       group->sequences.push_back(std::move(sequence));
     }

@@ -43,9 +43,9 @@ def trainer_events():
 
     return [{"event": "opened", "schema": 1, "role": "trainer", "unix_ns": 2},
             {"event": "began", "run_id": "r", "resumed": False, "version": 0, "first_group": 0, "groups_per_step": 2,
-             "num_completions": 1, "max_staleness": 1},
+             "max_staleness": 1, "refills": False},
             pushed(0, "none"),
-            *({"event": "asked", "group_id": group, "min_version": 0} for group in range(4)),
+            *({"event": "asked", "group_id": group, "min_version": 0, "completions": 1} for group in range(4)),
             received(0, [[0, 5]]), received(1, [[0, 5]]),
             {"event": "trained", "step": 1, "group_ids": [0, 1]},
             pushed(1),
@@ -144,7 +144,7 @@ def dropped_and_trained(server, trainer):
 
 
 def a_member_is_missing(server, trainer):
-    only(trainer, "began")["num_completions"] = 2
+    only(trainer, "asked")["completions"] = 2
 
 
 def labelled_with_a_version_never_installed(server, trainer):
@@ -234,6 +234,28 @@ def test_a_planted_fault_is_found(tmp_path, guarantee, plant):
 def test_a_checkpoint_whose_weights_and_frontier_are_of_two_steps_is_found(tmp_path, first_group, version, text):
     found = findings(tmp_path / "planted", server_events(), trainer_events(), resumed(first_group, version))
     assert ("G1", text) in found and {kind for kind, _ in found} == {"G1"}
+
+
+# Group 3 is taken by step 2 in the place of group 2, which was dropped.
+def refilled():
+    events = trainer_events()
+    only(events, "began").update(refills=True, groups_per_step=1)
+    only(events, "trained")["group_ids"] = [0]
+    events.insert(events.index(only(events, "push_committed", 1)),
+                  {"event": "trained", "step": 2, "group_ids": [1]})
+    only(events, "push_committed", 2)["version"] = 2
+    dropped, trained = only(events, "group_dropped"), only(events, "trained", 2)
+    dropped.update(group_id=2, step=3)
+    trained.update(group_ids=[3], step=3)
+    return events
+
+
+def test_a_step_that_refills_takes_as_many_groups_as_it_needs_and_leaves_none_out(tmp_path):
+    events = [event for event in refilled() if not event["event"].startswith("push_") or event["version"] < 2]
+    assert {kind for kind, _ in findings(tmp_path / "healthy", server_events(), events)} == set()
+    events.remove(only(events, "group_dropped"))
+    found = findings(tmp_path / "planted", server_events(), events)
+    assert ("G1", "step 3 ends and nothing became of the groups [2]") in found
 
 
 @pytest.mark.breaks("G3")

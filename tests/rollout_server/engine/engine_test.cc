@@ -99,6 +99,20 @@ TEST_F(EngineTest, ACompletionDoesNotDependOnTheSizeOfItsGroup) {
   ExpectSame(one.at(2), {{0, five.at(2).at(0)}});
 }
 
+TEST_F(EngineTest, AGroupInTwoPartsDrawsWhatOneGroupWould) {
+  GroupRequest whole = Group(1, 40, 6, 12), first = whole, rest = whole;
+  first.key = 2;
+  first.num_completions = 2;
+  rest.key = 3;
+  rest.first_index = 2;
+  rest.num_completions = 4;
+  const Completions of_whole = Generate(Fp32(), {whole});
+  const Completions parts = Generate(Fp32(), {first, rest});
+  for (int32_t index = 0; index < 6; ++index) {
+    EXPECT_EQ(parts.at(index < 2 ? 2 : 3).at(index).token_ids, of_whole.at(1).at(index).token_ids);
+  }
+}
+
 TEST_F(EngineTest, ChunkedPromptsGiveTheSameCompletions) {
   EngineOptions chunked = Fp32();
   chunked.max_batch_sequences = 4;

@@ -29,6 +29,10 @@ class Process:
     events: list
 
 
+# The rest of a group is asked for under its id and this (trainer/prompts/group_request.h).
+FIRST_EXTENSION = 1 << 43
+
+
 class NoHistory(Exception):
     """A directory has no history, so that the result "no violations" would be wrong."""
 
@@ -150,6 +154,7 @@ class Run:
     def add(self, process):
         self.process = process
         self.asked = {}      # group -> the least version from which it may be sampled
+        self.members = {}    # group -> completions that were asked for
         self.received = {}   # group -> oldest version
         self.offered = collections.defaultdict(set)  # server -> versions that were sent to it
         for event in process.events:
@@ -158,9 +163,10 @@ class Run:
                 handler(event)
 
     def on_began(self, event):
-        self.size, self.members = event["groups_per_step"], event["num_completions"]
+        self.size, self.refills = event["groups_per_step"], event["refills"]
         self.bound, self.version = event["max_staleness"], event["version"]
-        self.block = event["first_group"] // self.size  # the block of groups for the next step
+        self.next = event["first_group"]  # the first group that no step took
+        self.given = []                   # what the step under way took
         for group, (what, step) in sorted(self.outcomes.items()):
             again = group >= event["first_group"]
             if step > self.version and again:
@@ -173,18 +179,21 @@ class Run:
                                  f"{self.version} does not have, and is not asked for again")
 
     def on_asked(self, event):
-        group = event["group_id"]
-        if group in self.asked or group in self.outcomes:
+        group, members = event["group_id"], event["completions"]
+        before = self.members.get(group, 0)  # a group may be asked for in parts
+        if group in self.outcomes or before >= members:
             self.wrong("G1", f"group {group} is asked for twice")
-        self.asked[group] = event["min_version"]
+        self.asked[group] = min(event["min_version"], self.asked.get(group, event["min_version"]))
+        self.members[group] = members
 
     def on_received(self, event):
         group = event["group_id"]
         if group in self.received or group not in self.asked:
             self.wrong("G1", f"group {group} came twice, or was never asked for")
         indices = [completion["index"] for completion in event["completions"]]
-        if sorted(indices) != list(range(self.members)):
-            self.wrong("G1", f"group {group} has the completions {indices}, not {self.members} of them")
+        members = self.members.get(group, 0)
+        if sorted(indices) != list(range(members)):
+            self.wrong("G1", f"group {group} has the completions {indices}, not {members} of them")
         for completion in event["completions"]:
             self.check_completion(event["server"], group, completion)
         self.received[group] = min(version for completion in event["completions"]
@@ -201,26 +210,33 @@ class Run:
             self.wrong("G2", f"{who} is labelled with versions {sorted(unknown)}, which this run never sent there")
         if versions and versions[0] < self.asked.get(group, versions[0]):
             self.wrong("G2", f"{who} is of version {versions[0]}, asked for was {self.asked[group]} or newer")
-        drawn = [one for served in self.servers.get(server, [])
-                 for one in served.drawn[(self.run_id, group, completion["index"])]]
-        if self.servers.get(server) and (completion["tokens"], spans) not in drawn:
+        known = self.servers.get(server)
+        # The rest of a group is a request under an id of its own, which any server may have answered.
+        drawn = [one for served in known or [] for one in served.drawn[(self.run_id, group, completion["index"])]]
+        drawn += [one for address in self.servers for served in self.servers[address]
+                  for one in served.drawn[(self.run_id, FIRST_EXTENSION + group, completion["index"])]]
+        if known and (completion["tokens"], spans) not in drawn:
             self.wrong("G2", f"{who} came with labels {spans}; what its server drew is {drawn}")
 
     def give(self, group, what, step):
         if group in self.outcomes:
             before, then = self.outcomes[group]
             self.wrong("G1", f"group {group} is {what} in step {step}, and was {before} in step {then}")
-        if group // self.size != self.block:
-            self.wrong("G1", f"group {group} is {what} in step {step}, which is made of the groups "
-                             f"{self.block * self.size} to {(self.block + 1) * self.size - 1}")
+        self.given.append(group)
         self.outcomes[group] = (what, step)
 
-    def end_block(self, step):
-        missing = [group for group in range(self.block * self.size, (self.block + 1) * self.size)
-                   if group not in self.outcomes]
+    def end_step(self, step):
+        """A step takes the next groups in order: groups_per_step of them, or with refill as many more as it needs."""
+        count = max(len(self.given), self.size) if self.refills else self.size
+        due = set(range(self.next, self.next + count))
+        for group in sorted(set(self.given) - due):
+            self.wrong("G1", f"group {group} is {self.outcomes[group][0]} in step {step}, which is made of the groups "
+                             f"{min(due)} to {max(due)}")
+        missing = sorted(due - set(self.given))
         if missing:
             self.wrong("G1", f"step {step} ends and nothing became of the groups {missing}")
-        self.block += 1
+        self.next += count
+        self.given = []
 
     def on_trained(self, event):
         self.report.trained += len(event["group_ids"])
@@ -233,7 +249,7 @@ class Run:
                 self.wrong("G4", f"group {group} is trained by version {self.version}; its oldest token is of version "
                                  f"{self.received[group]}, the bound is {self.bound}")
             self.give(group, "trained", event["step"])
-        self.end_block(event["step"])
+        self.end_step(event["step"])
         self.version = event["step"]
 
     def on_run_finished(self, event):
@@ -250,7 +266,7 @@ class Run:
             self.wrong("G1", f"a train step after version {self.version} is skipped without a reason")
         for group in event["group_ids"]:
             self.give(group, "skipped", event["step"])
-        self.end_block(event["step"])
+        self.end_step(event["step"])
 
     def on_push_failed(self, event):
         self.offered[event["server"]].add(event["version"])  # it may have arrived

@@ -86,7 +86,7 @@ TEST(CheckCompletion, WantsALengthAnIndexAndAReason) {
   Completion completion = Good();
   completion.set_index(2);
   EXPECT_THAT(CheckCompletion(Request(), completion),
-              FailsWith(kDataLoss, "want an index below 2"));
+              FailsWith(kDataLoss, "want an index from 0 to 1"));
   completion = Good();
   completion.clear_token_ids();
   EXPECT_THAT(CheckCompletion(Request(), completion),
@@ -100,7 +100,7 @@ TEST(CheckCompletion, TakesOneGreedyCompletionMoreWhereItWasAskedFor) {
   rollout::v1::GenerateGroupRequest request = Request();
   Completion baseline = Good();
   baseline.set_index(2);
-  EXPECT_THAT(CheckCompletion(request, baseline), FailsWith(kDataLoss, "want an index below 2"));
+  EXPECT_THAT(CheckCompletion(request, baseline), FailsWith(kDataLoss, "want an index from 0 to 1"));
   request.set_greedy_baseline(true);
   EXPECT_THAT(CheckCompletion(request, baseline),
               FailsWith(kDataLoss, "is the greedy baseline, and was not sampled greedily"));

@@ -79,7 +79,7 @@ TEST(AnswerCache, RefusesAFileThatIsNoCacheAndSaysWhich) {
   TempDir directory;
   ASSERT_THAT(WriteFileAtomically(directory / "text", std::string(2000, 'x')), IsOk());
   EXPECT_THAT(AnswerCache::Open({.file = directory / "text"}).status(),
-              FailsWith(absl::StatusCode::kUnavailable, "/text: file is not a database"));
+              FailsWith(absl::StatusCode::kInvalidArgument, "/text: file is not a database"));
   EXPECT_THAT(AnswerCache::Open({.file = directory / "no/where"}).status(),
               FailsWith(absl::StatusCode::kUnavailable, "unable to open database file"));
 }

@@ -386,6 +386,22 @@ TEST_F(RolloutClientTest, CancelledGroupsNeverComeBack) {
   EXPECT_EQ(Next().group_id, 2);
 }
 
+TEST_F(RolloutClientTest, AGroupThatIsNotNeededIsCancelledAloneQueuedOrUnderWay) {
+  Connect({server_.address()});
+  server_.HoldGroups();
+  for (int64_t id = 1; id <= 4; ++id) client_->Submit(Request(id));  // two under way, two queued
+  while (server_.requests().size() < 2) ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
+  client_->Cancel(std::vector<int64_t>{1, 3, 99});
+  EXPECT_EQ(client_->queues().groups_in_flight, 2);
+  server_.ReleaseGroups();
+  std::set<int64_t> came = {Next().group_id};
+  came.insert(Next().group_id);
+  EXPECT_EQ(came, (std::set<int64_t>{2, 4}));
+  EXPECT_EQ(client_->queues().groups_in_flight, 0);
+  client_->Submit(Request(1));
+  EXPECT_EQ(Next().group_id, 1) << "asked for again, it comes";
+}
+
 TEST_F(RolloutClientTest, AServerThatOnlyBlinkedIsReadyAgainByItsProof) {
   Connect({server_.address()});
   server_.set_owner("run");

@@ -36,7 +36,9 @@ const CheckpointIdentity kIdentity = {"config-digest", "tokenizer-hash", "start-
 Checkpoint AtStep(int64_t step) {
   const float value = static_cast<float>(step);
   return {.step = step,
-          .next_group_step = step + 1,
+          .frontier = {.step = step + 1, .group = 5 * step},
+          .planned = {{5 * step, {.prompt = 2, .epoch = 1, .num_completions = 6}}},
+          .prompt_counts = {{.prompt = 2, .successes = 0.1, .failures = 1.7, .groups = 3}},
           .run_id = "run-7",
           .order = {11, 4, "prompts-digest"},
           .identity = kIdentity,
@@ -71,7 +73,12 @@ TEST_F(CheckpointTest, GivesEverythingBack) {
   ASSERT_THAT(loaded, IsOk());
   const Checkpoint& checkpoint = loaded->checkpoint;
   EXPECT_EQ(checkpoint.step, 4);
-  EXPECT_EQ(checkpoint.next_group_step, 5);
+  EXPECT_EQ(checkpoint.frontier.step, 5);
+  EXPECT_EQ(checkpoint.frontier.group, 20);
+  ASSERT_EQ(checkpoint.planned.size(), 1u);
+  EXPECT_EQ(checkpoint.planned.at(20).num_completions, 6);
+  ASSERT_EQ(checkpoint.prompt_counts.size(), 1u);
+  EXPECT_EQ(checkpoint.prompt_counts[0].failures, 1.7) << "to the last bit";
   EXPECT_EQ(checkpoint.run_id, "run-7");
   EXPECT_THAT(CheckSameOrder(checkpoint.order, {11, 4, "prompts-digest"}), IsOk());
   EXPECT_EQ(checkpoint.learner.num_updates, 8);
