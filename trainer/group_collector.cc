@@ -115,8 +115,9 @@ void GroupCollector::AskForNew() {
   for (size_t place = 0; place < round.size(); ++place) {
     const PlannedGroup& plan = round[place];
     const int64_t whole = plan.num_completions;
-    const int64_t first =
-        options_.group_size.kind == GroupSizeKind::kSequential ? options_.group_size.min : whole;
+    const int64_t first = options_.group_size.kind == GroupSizeKind::kSequential
+                              ? std::min(options_.group_size.min, whole)
+                              : whole;
     const int64_t id = buffer_.TakeSlot(first);
     context_.state->planned[id] = plan;
     Send(id, 0, first, static_cast<int64_t>(place), std::ssize(round));

@@ -442,7 +442,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Learner> learner
       context_(std::move(context)),
       learner_(std::move(learner)),
       log_(std::make_unique<RunLog>(
-          &state_, options.steps, options.completions_per_prompt,
+          &state_, options.steps,
           RunLog::Outputs{context_.observation->metrics(), context_.health->heartbeat(),
                           context_.progress})) {}
 

@@ -70,7 +70,7 @@ int RunLedger(const LedgerFlags& flags) {
   if (!report.ok()) {
     return Fail(report.status().code() == absl::StatusCode::kNotFound
                     ? report.status()
-                    : WithExitCode(report.status(), ExitCode::kBadModelOrData));
+                    : trainer::WithExitCode(report.status(), ExitCode::kBadModelOrData));
   }
   flags.json ? PrintJson(*report) : PrintText(*report);
   return ToInt(report->problems.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);

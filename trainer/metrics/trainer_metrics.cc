@@ -36,16 +36,15 @@ constexpr const char* kEventKinds[] = {"run_started",
                                        "eval_failed",
                                        "reward_breaker_opened",
                                        "reward_budget_spent"};
-constexpr const char* kDropReasons[] = {"stale", "zero_variance", "all_masked", "failed",
-                                        "bad_response"};
+constexpr const char* kDropReasons[] = {"stale",  "zero_variance", "all_masked",
+                                        "failed", "bad_response",  "not_needed"};
 constexpr const char* kPhases[] = {"step", "rollout",    "reward", "pack",  "proximal", "update",
                                    "push", "checkpoint", "eval",   "probe", "split",    "capture"};
 
 }  // namespace
 
-TrainerMetrics::TrainerMetrics(MetricsRegistry* registry, int64_t planned_steps,
-                               int64_t completions_per_group)
-    : registry_(registry), completions_per_group_(completions_per_group) {
+TrainerMetrics::TrainerMetrics(MetricsRegistry* registry, int64_t planned_steps)
+    : registry_(registry) {
   registry->GetGauge("tandem_trainer_planned_steps", "Train steps of the whole run.")
       ->Set(static_cast<double>(planned_steps));
   for (const char* kind : kEventKinds) {
@@ -100,14 +99,12 @@ void TrainerMetrics::AddDropped(const std::string& reason, int64_t completions) 
 }
 
 void TrainerMetrics::OnTaken(const StepExperience& step, WeightVersion version) {
-  for (const DroppedGroup& dropped : step.dropped)
-    AddDropped(dropped.reason, completions_per_group_);
+  for (const DroppedGroup& dropped : step.dropped) AddDropped(dropped.reason, dropped.num_asked);
   for (const auto& [reason, count] : MaskedCompletions(step.groups)) AddDropped(reason, count);
   for (const auto& [age, tokens] : TokensByStaleness(step.groups, version)) {
     staleness_->ObserveMany(static_cast<double>(age), tokens);
   }
-  samples_->Add(static_cast<double>(completions_per_group_) *
-                static_cast<double>(step.groups.size()));
+  for (const auto& group : step.groups) samples_->Add(group.completions_size());
 }
 
 void TrainerMetrics::OnStep(const MetricsLine& line, int64_t num_trained, int64_t num_sampled) {

@@ -46,8 +46,8 @@ class TrainerMetrics {
     int64_t retries = 0;       // of group calls
   };
 
-  // `registry` must outlive it. `completions_per_group`: what one dropped group costs.
-  TrainerMetrics(MetricsRegistry* registry, int64_t planned_steps, int64_t completions_per_group);
+  // `registry` must outlive it.
+  TrainerMetrics(MetricsRegistry* registry, int64_t planned_steps);
 
   void OnQueues(const Queues& queues);
   void OnWait(double seconds) { wait_seconds_->Add(seconds); }  // for rollouts
@@ -65,7 +65,6 @@ class TrainerMetrics {
   void AddDropped(const std::string& reason, int64_t completions);
 
   MetricsRegistry* const registry_;
-  const int64_t completions_per_group_;
   Gauge* const step_ =
       registry_->GetGauge("tandem_trainer_step", "Train steps done: the weight version.");
   Gauge* const last_step_time_ =

@@ -12,12 +12,11 @@
 
 namespace tandem::trainer {
 
-RunLog::RunLog(const RunState* state, int64_t planned_steps, int64_t completions_per_group,
-               Outputs outputs)
+RunLog::RunLog(const RunState* state, int64_t planned_steps, Outputs outputs)
     : state_(state),
       planned_steps_(planned_steps),
       outputs_(std::move(outputs)),
-      metrics_(outputs_.registry, planned_steps, completions_per_group) {}
+      metrics_(outputs_.registry, planned_steps) {}
 
 absl::Status RunLog::OpenDirectory(const std::string& out, const std::string& name, RunMode mode) {
   TANDEM_ASSIGN_OR_RETURN(directory_, RunDirectory::Open(out, name, mode));

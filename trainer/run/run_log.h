@@ -56,8 +56,7 @@ class RunLog {
     Heartbeat* heartbeat = nullptr;
     std::function<void(const std::string& json)> progress;  // one line each; may be empty
   };
-  RunLog(const RunState* state, int64_t planned_steps, int64_t completions_per_group,
-         Outputs outputs);
+  RunLog(const RunState* state, int64_t planned_steps, Outputs outputs);
 
   // Opens OUT/NAME, which all events and metrics need. Errors of RunDirectory::Open.
   absl::Status OpenDirectory(const std::string& out, const std::string& name, RunMode mode);

@@ -17,7 +17,7 @@ class TrainerMetricsTest : public ::testing::Test {
   std::string Page() const { return registry_.Render(); }
 
   MetricsRegistry registry_;
-  TrainerMetrics metrics_{&registry_, /*planned_steps=*/100, /*completions_per_group=*/4};
+  TrainerMetrics metrics_{&registry_, /*planned_steps=*/100};
 };
 
 TEST_F(TrainerMetricsTest, AStepsNumbersAreShownUnderTheirNamesAndInBaseUnits) {
@@ -73,7 +73,8 @@ TEST_F(TrainerMetricsTest, TimeWithoutAQuestionAtTheServersIsTheShareOfTheStepTh
 
 TEST_F(TrainerMetricsTest, WhatIsDroppedCountsInCompletionsByReason) {
   StepExperience step;
-  step.dropped = {{1, "stale"}, {2, "stale"}};
+  step.dropped = {{.group_id = 1, .reason = "stale", .num_asked = 3},
+                  {.group_id = 2, .reason = "stale", .num_asked = 5}};
   step.groups.resize(1);
   for (const int64_t version : {5, 4}) {
     auto* const member = step.groups[0].add_completions();
