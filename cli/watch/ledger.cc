@@ -68,9 +68,7 @@ void PrintJson(const LedgerReport& report) {
 int RunLedger(const LedgerFlags& flags) {
   const auto report = CheckLedger(flags.run);
   if (!report.ok()) {
-    return Fail(report.status().code() == absl::StatusCode::kNotFound
-                    ? report.status()
-                    : trainer::WithExitCode(report.status(), ExitCode::kBadModelOrData));
+    return Fail(trainer::WithExitCode(report.status(), ExitCode::kBadModelOrData));
   }
   flags.json ? PrintJson(*report) : PrintText(*report);
   return ToInt(report->problems.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);

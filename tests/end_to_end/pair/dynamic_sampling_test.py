@@ -87,7 +87,7 @@ def test_every_group_has_one_fate_in_a_killed_run_that_is_stale_oversampled_and_
 
 def test_the_ledger_of_what_is_no_run_says_so(tmp_path):
     done = subprocess.run([str(small_run.TANDEM), "ledger", str(tmp_path)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "has no ledger.sqlite" in done.stderr
+    assert done.returncode == 3 and "has no ledger.sqlite" in done.stderr
     (tmp_path / "ledger.sqlite").write_text("x" * 4000)
     done = subprocess.run([str(small_run.TANDEM), "ledger", str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 3 and "not a database" in done.stderr
