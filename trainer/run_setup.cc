@@ -3,7 +3,9 @@
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -21,6 +23,7 @@
 #include "common/weights/digest.h"
 #include "trainer/experience/group_capture.h"
 #include "trainer/prompts/prompt_source.h"
+#include "trainer/rewards/model/model_reward.h"
 #include "trainer/rollouts/server_info.h"
 
 namespace tandem::trainer {
@@ -58,6 +61,21 @@ absl::Status OpenModelAndPrompts(const TrainerOptions& options, const Learner& l
   return absl::OkStatus();
 }
 
+// Null where no component is a model.
+absl::StatusOr<std::shared_ptr<RewardScorer>> OpenRewardModel(const RewardOptions& options,
+                                                              const Tokenizer& of_policy) {
+  const auto names = ComputedComponents(options);
+  if (std::ranges::find(names, "model") == names.end()) return nullptr;
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<RewardScorer> scorer, RewardScorer::Load(options.model));
+  if (scorer->tokenizer().hash() != of_policy.hash()) {
+    log::Warning(
+        "the reward model has another tokenizer than the policy: it encodes the rendered prompt "
+        "and the text of each completion anew, the policy's special tokens as text",
+        {{"reward_model", options.model.paths[0]}});
+  }
+  return scorer;
+}
+
 std::string CpuName() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
@@ -88,11 +106,17 @@ std::string DtypeName(const LearnerOptions& learner) {
 
 absl::StatusOr<RunInputs> OpenRunInputs(const TrainerOptions& options, const Learner& learner) {
   RunInputs inputs;
-  auto rewards = RewardFunction::Create(options.reward);
-  TANDEM_RETURN_IF_ERROR(WithExitCode(rewards.status(), ExitCode::kUsage));
-  inputs.rewards = *std::move(rewards);
+  // The options first, since a model takes long to load.
+  TANDEM_RETURN_IF_ERROR(
+      WithExitCode(RewardFunction::Create(options.reward).status(), ExitCode::kUsage));
   TANDEM_RETURN_IF_ERROR(
       WithExitCode(OpenModelAndPrompts(options, learner, &inputs), ExitCode::kBadModelOrData));
+  auto scorer = OpenRewardModel(options.reward, *inputs.tokenizer);
+  TANDEM_RETURN_IF_ERROR(WithExitCode(scorer.status(), ExitCode::kBadModelOrData));
+  auto rewards =
+      RewardFunction::Create(options.reward, *scorer == nullptr ? nullptr : AskModel(*scorer));
+  TANDEM_RETURN_IF_ERROR(WithExitCode(rewards.status(), ExitCode::kUsage));
+  inputs.rewards = *std::move(rewards);
   return inputs;
 }
 

@@ -64,6 +64,7 @@ void AddExportCommand(CLI::App& app, Action& chosen);
 void AddTokenizeCommand(CLI::App& app, Action& chosen);
 void AddScoreCommand(CLI::App& app, Action& chosen);
 void AddScoreRewardsCommand(CLI::App& app, Action& chosen);
+void AddServeRewardModelCommand(CLI::App& app, Action& chosen);
 void AddGenerateCommand(CLI::App& app, Action& chosen);
 
 // Benchmarks.

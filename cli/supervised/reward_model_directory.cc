@@ -18,6 +18,7 @@ namespace tandem::cli {
 namespace {
 
 using nlohmann::ordered_json;
+using trainer::RewardModelKind;
 
 struct PadToken {
   int32_t id = -1;   // -1: none
@@ -90,17 +91,7 @@ std::string ConfigJson(RewardModelKind kind, const ModelConfig& config, int64_t 
 
 }  // namespace
 
-absl::StatusOr<RewardModel> ReadRewardModel(const std::string& directory) {
-  TANDEM_ASSIGN_OR_RETURN(trainer::ScoredModel model, trainer::ReadScoredModel(directory));
-  if (!model.head.has_value()) {
-    return InvalidArgument(directory, " has no ", trainer::kScoreWeight,
-                           ": it is no reward model; tandem train-reward-model makes one");
-  }
-  return RewardModel{model.of_tokens ? RewardModelKind::kProcess : RewardModelKind::kOutcome,
-                     std::move(model.config), std::move(model.weights), *std::move(model.head)};
-}
-
-absl::Status WriteRewardModel(RewardModelKind kind, const ModelConfig& config,
+absl::Status WriteRewardModel(trainer::RewardModelKind kind, const ModelConfig& config,
                               std::vector<HostTensor> tensors, const std::string& tokenizer_from,
                               const std::string& out, DType dtype) {
   const int64_t num_heads = tensors.back().spec.shape[0];

@@ -1,4 +1,5 @@
-// A reward model as a Hugging Face directory. Free of LibTorch.
+// Writes a reward model as a Hugging Face directory, which trainer/rewards/model/reward_model.h
+// reads. Free of LibTorch.
 //
 //   outcome  LlamaForSequenceClassification (or Qwen2.., Qwen3..): score.weight [K, E] reads the
 //            hidden state of a text's last token that is not padding
@@ -10,37 +11,19 @@
 // is trained on. So another token is named for it, in config.json and in the tokenizer's files.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
+#include "trainer/rewards/model/reward_model.h"
 
 namespace tandem::cli {
 
-enum class RewardModelKind { kOutcome, kProcess };
-
-struct RewardModel {
-  RewardModelKind kind = RewardModelKind::kOutcome;
-  ModelConfig config;               // of the trunk
-  std::vector<HostTensor> weights;  // of the trunk, in ModelTensors order
-  HostTensor head;                  // score.weight [K, E]
-
-  int64_t num_heads() const { return head.spec.shape[0]; }
-};
-
-// Reads a directory that WriteRewardModel or transformers wrote.
-//   INVALID_ARGUMENT  it has no score.weight, or one of another width
-//   UNIMPLEMENTED     score.bias is not zero
-//   others of ReadModelConfig and ReadModelTensors
-absl::StatusOr<RewardModel> ReadRewardModel(const std::string& directory);
-
 // Writes tensors, those of the trunk and score.weight last, as `dtype`, and the tokenizer files of
 // `tokenizer_from`. Errors: those of WriteModelDirectory.
-absl::Status WriteRewardModel(RewardModelKind kind, const ModelConfig& config,
+absl::Status WriteRewardModel(trainer::RewardModelKind kind, const ModelConfig& config,
                               std::vector<HostTensor> tensors, const std::string& tokenizer_from,
                               const std::string& out, DType dtype);
 

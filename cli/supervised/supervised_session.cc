@@ -18,7 +18,7 @@
 #include "cli/model/model_directory.h"
 #include "cli/model/model_input.h"
 #include "cli/run/rank_processes.h"
-#include "cli/supervised/reward_model_directory.h"
+#include "cli/run_file/launch_options.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"

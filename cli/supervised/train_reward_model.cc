@@ -94,10 +94,10 @@ absl::StatusOr<std::vector<float>> TrainHeads(const RewardFlags& flags, Supervis
   report.num_updates = outcome.num_updates;
   if (outcome.held_out.has_value()) report.held_out_loss = outcome.held_out->loss;
   if (!session.leads()) return scores;
-  TANDEM_RETURN_IF_ERROR(
-      WriteRewardModel(flags.process ? RewardModelKind::kProcess : RewardModelKind::kOutcome,
-                       session.config(), std::move(tensors), flags.common.model, flags.common.out,
-                       flags.common.save_dtype == "bf16" ? DType::kBF16 : DType::kF32));
+  TANDEM_RETURN_IF_ERROR(WriteRewardModel(
+      flags.process ? trainer::RewardModelKind::kProcess : trainer::RewardModelKind::kOutcome,
+      session.config(), std::move(tensors), flags.common.model, flags.common.out,
+      flags.common.save_dtype == "bf16" ? DType::kBF16 : DType::kF32));
   absl::PrintF("%s: %d updates on %d examples\n", flags.common.out, outcome.num_updates,
                report.num_trained);
   return scores;

@@ -69,6 +69,7 @@ std::vector<float> LessBaseline(std::span<const double> rewards, double baseline
 void SetReward(const Reward& reward, ScoredCompletion* member) {
   member->set_reward(reward.value);
   member->set_correct(reward.correct);
+  if (reward.gold.has_value()) member->set_gold(*reward.gold);
   member->set_masked(!reward.mask_reason.empty());
   member->set_drop_reason(reward.mask_reason);
   for (const auto& [name, value] : reward.parts) (*member->mutable_reward_parts())[name] = value;

@@ -24,7 +24,7 @@ double Share(int64_t count, size_t of) {
 // Over the completions that have a reward: a reward program that failed gave none, which is not 0.
 // A group without any is not counted.
 void AddRewards(const GroupViews& groups, MetricsLine* line) {
-  std::vector<double> rewards, group_stds;
+  std::vector<double> rewards, group_stds, gold;
   std::map<std::string, std::vector<double>> parts;
   int64_t passed = 0, zero_variance = 0;
   for (const ScoredGroup& group : groups) {
@@ -34,6 +34,7 @@ void AddRewards(const GroupViews& groups, MetricsLine* line) {
       if (IsRewardFailure(member.drop_reason())) continue;
       of_group.push_back(member.reward());
       correct |= member.correct();
+      if (member.has_gold()) gold.push_back(member.gold());
       for (const auto& [name, value] : member.reward_parts()) parts[name].push_back(value);
     }
     if (of_group.empty()) continue;
@@ -47,6 +48,7 @@ void AddRewards(const GroupViews& groups, MetricsLine* line) {
   line->Add("reward/pass_at_k", Share(passed, group_stds.size()));
   line->Add("reward/group_std_mean", Mean(group_stds));
   line->Add("reward/zero_variance_share", Share(zero_variance, group_stds.size()));
+  if (!gold.empty()) line->Add("reward/gold", Mean(gold));
   for (const auto& [name, values] : parts) line->Add("reward/part/" + name, Mean(values));
 }
 
@@ -109,6 +111,10 @@ void AddExternalRewards(const RewardNumbers& numbers, const GroupViews& sampled,
   if (numbers.judge_calls > 0) {
     line->AddCount("reward/judge_calls", numbers.judge_calls);
     line->AddCount("reward/judge_tokens", numbers.judge_tokens);
+  }
+  if (numbers.model_rewards > 0) {
+    line->Add("reward/model_disagreement",
+              numbers.model_disagreement / static_cast<double>(numbers.model_rewards));
   }
   if (numbers.pairs > 0) {
     line->Add("reward/judge_position_disagreement",

@@ -101,17 +101,19 @@ absl::Status WithPlace(const std::string& place, const absl::Status& status) {
 
 }  // namespace
 
+absl::StatusOr<std::string> RenderPrompt(const std::string& text, const std::string& messages_json,
+                                         const Tokenizer& tokenizer) {
+  if (messages_json.empty() && !tokenizer.has_chat_template()) return text;
+  const std::string messages = !messages_json.empty()
+                                   ? messages_json
+                                   : json::array({{{"role", "user"}, {"content", text}}}).dump();
+  return tokenizer.RenderChat(messages, /*add_generation_prompt=*/true);
+}
+
 absl::StatusOr<std::vector<int32_t>> EncodePrompt(const std::string& text,
                                                   const std::string& messages_json,
                                                   const Tokenizer& tokenizer) {
-  std::string rendered = text;
-  if (!messages_json.empty() || tokenizer.has_chat_template()) {
-    const std::string messages = !messages_json.empty()
-                                     ? messages_json
-                                     : json::array({{{"role", "user"}, {"content", text}}}).dump();
-    TANDEM_ASSIGN_OR_RETURN(rendered,
-                            tokenizer.RenderChat(messages, /*add_generation_prompt=*/true));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string rendered, RenderPrompt(text, messages_json, tokenizer));
   TANDEM_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer.Encode(rendered));
   if (ids.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
   return ids;

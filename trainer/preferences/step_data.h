@@ -50,8 +50,14 @@ absl::StatusOr<StepData> ReadStepData(const std::string& path, const PreferenceD
 std::vector<LabelledSteps> TakeHeldOut(std::vector<LabelledSteps>& rows, double share,
                                        uint64_t seed);
 
-// The ids of the prompt of a row: a text, or messages through the chat template. A text goes
-// through it too, as one message of the user, if the model has one.
+// The prompt of a row as the model reads it: a text, or messages through the chat template. A text
+// goes through it too, as one message of the user, if the model has one.
+//   INVALID_ARGUMENT  the template refuses it
+//   UNIMPLEMENTED     messages for a model without a chat template
+absl::StatusOr<std::string> RenderPrompt(const std::string& text, const std::string& messages_json,
+                                         const Tokenizer& tokenizer);
+
+// The ids of that.
 //   INVALID_ARGUMENT  it has no tokens, or the template refuses it
 //   UNIMPLEMENTED     messages for a model without a chat template
 absl::StatusOr<std::vector<int32_t>> EncodePrompt(const std::string& text,

@@ -17,6 +17,16 @@ namespace tandem::trainer {
 namespace {
 
 constexpr char kIdentityMark[] = "\n";
+constexpr int64_t kMostOfAPass = 4096;  // completions that a reward model is given together
+
+// Answers where no reward model was loaded.
+class NoModel : public Asker {
+ public:
+  std::vector<RewardAnswer> Ask(std::span<const RewardQuestion> questions) override {
+    return std::vector<RewardAnswer>(questions.size(),
+                                     FailedPrecondition("this program loads no reward model"));
+  }
+};
 
 // The questions about a group, and what their answers mean for its completions.
 struct Plan {
@@ -175,6 +185,15 @@ absl::Status ExternalParts::AddPart(const std::string& name) {
         PoolOptions{asked.service.workers, asked.batch_size}, [&asked, caller](EndSign* end) {
           return std::make_unique<GrpcReward>(asked, caller, end);
         });
+  } else if (name == "model") {
+    TANDEM_RETURN_IF_ERROR(CheckRewardModelOptions(options_.model));
+    part->cached = false;  // a sampled completion hardly comes twice
+    part->pool = std::make_unique<QuestionPool>(PoolOptions{1, kMostOfAPass},
+                                                [this](EndSign* end) -> std::unique_ptr<Asker> {
+                                                  if (make_model_ == nullptr)
+                                                    return std::make_unique<NoModel>();
+                                                  return make_model_(&tally_, end);
+                                                });
   } else {
     const JudgeOptions& asked = options_.judge;
     TANDEM_ASSIGN_OR_RETURN(rubric_, ReadRubric(asked));
@@ -198,9 +217,10 @@ absl::Status ExternalParts::AddPart(const std::string& name) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<ExternalParts>> ExternalParts::Create(const RewardOptions& options) {
-  std::unique_ptr<ExternalParts> parts(new ExternalParts(options));
-  for (const auto& [name, weight] : options.weights) {
+absl::StatusOr<std::unique_ptr<ExternalParts>> ExternalParts::Create(const RewardOptions& options,
+                                                                     MakeModelAsker make_model) {
+  std::unique_ptr<ExternalParts> parts(new ExternalParts(options, std::move(make_model)));
+  for (const std::string& name : ComputedComponents(options)) {
     if (FindComponent(name)->kind != ComponentKind::kExternal) continue;
     TANDEM_RETURN_IF_ERROR(parts->AddPart(name));
   }
@@ -208,7 +228,8 @@ absl::StatusOr<std::unique_ptr<ExternalParts>> ExternalParts::Create(const Rewar
   return parts;
 }
 
-ExternalParts::ExternalParts(const RewardOptions& options) : options_(options) {}
+ExternalParts::ExternalParts(const RewardOptions& options, MakeModelAsker make_model)
+    : options_(options), make_model_(std::move(make_model)) {}
 
 ExternalParts::~ExternalParts() { Cancel(); }
 

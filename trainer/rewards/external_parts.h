@@ -1,4 +1,4 @@
-// ExternalParts: the components of a reward that ask somebody else: programs, services and judges.
+// ExternalParts: the components of a reward that take time: programs, services, judges, a model.
 // It turns a group into questions, asks each through the pool of its component unless the cache
 // knows the answer, and puts the answers together. Used by rewards.cc.
 #pragma once
@@ -25,16 +25,22 @@
 
 namespace tandem::trainer {
 
+// Makes the worker that scores by a reward model in this process (model/model_reward.h); it comes
+// from outside so that rewards can be made without LibTorch. Called on the worker's thread.
+using MakeModelAsker = std::function<std::unique_ptr<Asker>(RewardTally* tally, EndSign* end)>;
+
 // By component: one answer per completion of a group, in order.
 using ExternalAnswers = std::map<std::string, std::vector<RewardAnswer>>;
 
 // Thread-safe after Open. Threads: `workers` of each component, once there is something to ask.
 class ExternalParts {
  public:
-  // The external components that options.weights names; null if there is none. Starts and opens
-  // nothing, and reads the rubric of a judge. `options` must outlive it.
+  // The external components that options.weights and options.gold name; null if there is none. Starts and opens
+  // nothing, and reads the rubric of a judge. Without `make_model` the component `model` fails when
+  // it is asked. `options` must outlive it.
   //   INVALID_ARGUMENT  what a component needs is missing or cannot work (named)
-  static absl::StatusOr<std::unique_ptr<ExternalParts>> Create(const RewardOptions& options);
+  static absl::StatusOr<std::unique_ptr<ExternalParts>> Create(const RewardOptions& options,
+                                                               MakeModelAsker make_model);
   ~ExternalParts();  // Cancel, then ends all threads and programs
   ExternalParts(const ExternalParts&) = delete;
   ExternalParts& operator=(const ExternalParts&) = delete;
@@ -58,7 +64,7 @@ class ExternalParts {
   struct Gathering;  // the answers of one group
   struct PartGathering;
 
-  explicit ExternalParts(const RewardOptions& options);
+  ExternalParts(const RewardOptions& options, MakeModelAsker make_model);
   absl::Status AddPart(const std::string& name);
   void AskPart(Part& part, const std::shared_ptr<const HeldGroup>& group,
                const std::shared_ptr<Gathering>& whole);
@@ -68,6 +74,7 @@ class ExternalParts {
   void TakeAnswer(const std::string& key, const RewardAnswer& answer) ABSL_LOCKS_EXCLUDED(mu_);
 
   const RewardOptions& options_;
+  const MakeModelAsker make_model_;  // null: none
   std::string rubric_;
   RewardTally tally_;
   std::unique_ptr<AnswerCache> cache_;  // from Open on

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,10 +31,13 @@ struct Reward {
   std::vector<StepReward> steps;  // added to it; empty for most rewards
   // Is the answer right? The weighted sum of the components that judge the answer reaches
   // pass_threshold. What shapes the reward beside it (format, length_penalty, repetition,
-  // diversity, truncation, normalisation) does not count, unless no component judges the answer:
-  // then format does.
+  // diversity, a learned model, truncation, normalisation) does not count, unless no component judges the answer:
+  // then a held-out one of reward.gold does, and without one format.
   bool correct = false;
   std::vector<std::pair<std::string, double>> parts;  // before normalisation and weights
+  // The sum of the components of reward.gold, which `value` has no part in; none where there is
+  // none of them, or where one failed.
+  std::optional<double> gold;
   std::string mask_reason;  // not empty: do not train on it ("truncated", "reward_failed: ...")
 };
 

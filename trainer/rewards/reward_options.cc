@@ -28,6 +28,7 @@ constexpr ComponentName kComponents[] = {
     {"http", ComponentKind::kExternal, true, false},
     {"grpc", ComponentKind::kExternal, true, false},
     {"judge", ComponentKind::kExternal},
+    {"model", ComponentKind::kExternal, false, false},
 };
 
 // Sums of weights are compared up to this share.
@@ -44,19 +45,39 @@ absl::Status CheckName(const std::string& option, const std::string& name) {
   return InvalidArgument("reward.", option, ": no component '", name, "'; there are ", AllNames());
 }
 
+void NameOnly(std::string* out, const std::pair<std::string, double>& judge) {
+  out->append(judge.first);
+}
+
+absl::Status CheckGold(const RewardOptions& options) {
+  for (const std::string& name : options.gold) {
+    TANDEM_RETURN_IF_ERROR(CheckName("gold", name));
+    for (const auto& [trained, weight] : options.weights) {
+      if (name != trained) continue;
+      return InvalidArgument("reward.gold names ", name, ", which reward.weights trains on with ",
+                             weight,
+                             ": a held-out reward has no weight; remove it from one of both");
+    }
+    if (std::ranges::count(options.gold, name) > 1) {
+      return InvalidArgument("reward.gold names ", name, " twice");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckPassThreshold(const RewardOptions& options) {
-  const std::vector<std::string> judges = Judges(options);
+  const auto judges = Judges(options);
   double most = 0;
-  for (const auto& [name, weight] : options.weights) {
+  for (const auto& [name, weight] : judges) {
     if (!FindComponent(name)->is_bounded) return absl::OkStatus();  // its rewards have no bound
-    if (std::ranges::find(judges, name) != judges.end()) most += std::max(weight, 0.0);
+    most += std::max(weight, 0.0);
   }
   if (judges.empty() || Reaches(most, options.pass_threshold)) return absl::OkStatus();
   return InvalidArgument(
       "reward.pass_threshold is ", options.pass_threshold, ", and the components that judge the ",
-      "answer (", absl::StrJoin(judges, ", "), ") add up to ", most,
+      "answer (", absl::StrJoin(judges, ", ", NameOnly), ") add up to ", most,
       " at most: no completion could count as correct; lower the threshold or raise a weight");
 }
 
@@ -109,13 +130,24 @@ const ComponentName* FindComponent(std::string_view name) {
   return found == std::end(kComponents) ? nullptr : found;
 }
 
-std::vector<std::string> Judges(const RewardOptions& options) {
-  std::vector<std::string> judges, shapes;
+std::vector<std::string> ComputedComponents(const RewardOptions& options) {
+  std::vector<std::string> names;
+  for (const auto& [name, weight] : options.weights) names.push_back(name);
+  names.insert(names.end(), options.gold.begin(), options.gold.end());
+  return names;
+}
+
+std::vector<std::pair<std::string, double>> Judges(const RewardOptions& options) {
+  std::vector<std::pair<std::string, double>> judges, held_out, shapes;
   for (const auto& [name, weight] : options.weights) {
-    if (FindComponent(name)->judges_the_answer) judges.push_back(name);
-    if (name == "format") shapes.push_back(name);
+    if (FindComponent(name)->judges_the_answer) judges.emplace_back(name, weight);
+    if (name == "format") shapes.emplace_back(name, weight);
   }
-  return judges.empty() ? shapes : judges;
+  for (const std::string& name : options.gold) {
+    if (FindComponent(name)->judges_the_answer) held_out.emplace_back(name, 1);
+  }
+  if (!judges.empty()) return judges;
+  return held_out.empty() ? shapes : held_out;
 }
 
 bool Reaches(double sum, double threshold) {
@@ -128,6 +160,9 @@ absl::Status CheckRewardOptions(const RewardOptions& options) {
   }
   for (const auto& [name, weight] : options.weights) {
     TANDEM_RETURN_IF_ERROR(CheckName("weights", name));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckGold(options));
+  for (const std::string& name : ComputedComponents(options)) {
     if (name == "length_penalty" && options.length_hard_tokens <= options.length_soft_tokens) {
       return InvalidArgument("reward.length_hard_tokens must be above reward.length_soft_tokens");
     }
@@ -141,10 +176,15 @@ absl::Status CheckRewardOptions(const RewardOptions& options) {
 void BindOptions(OptionBinder& binder, RewardOptions& options) {
   binder.NumberMap("weights", &options.weights,
                    "component: weight of the sum; components: " + AllNames());
-  binder.Number("pass_threshold", &options.pass_threshold, {}, "",
-                "a completion counts as correct (pass@k, evaluation) when the weighted sum of the "
-                "components that judge the answer, all but format, length_penalty, repetition and "
-                "diversity, is at least this");
+  binder.TextList("gold", &options.gold,
+                  "held-out components: computed for every completion, shown as reward/gold (their "
+                  "sum) and reward/part/NAME, and never trained on");
+  binder.Number(
+      "pass_threshold", &options.pass_threshold, {}, "",
+      "a completion counts as correct (pass@k, evaluation) when the weighted sum of the "
+      "components that judge the answer, all but format, length_penalty, repetition, "
+      "diversity and model, is at least this; where none of them has a weight, the sum of "
+      "those of gold");
   binder.Text("regex", &options.regex,
               "component regex (RE2): its first group, or the whole match, must equal the answer");
   binder.Text("format", &options.format, "component format (RE2): must match the whole text");
@@ -161,6 +201,7 @@ void BindOptions(OptionBinder& binder, RewardOptions& options) {
   binder.Section("http", "component http", options.http);
   binder.Section("grpc", "component grpc", options.grpc);
   binder.Section("judge", "component judge", options.judge);
+  binder.Section("model", "component model", options.model);
   binder.Section("cache", "answers of external components that are kept", options.cache);
 }
 

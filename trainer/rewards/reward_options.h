@@ -16,6 +16,7 @@
 #include "trainer/rewards/external/http_reward.h"
 #include "trainer/rewards/external/subprocess_reward.h"
 #include "trainer/rewards/judge/judge_options.h"
+#include "trainer/rewards/model/model_options.h"
 
 namespace tandem::trainer {
 
@@ -24,6 +25,8 @@ enum class TruncatedPolicy { kKeep, kMask, kZero, kPenalise };
 
 struct RewardOptions {
   std::vector<std::pair<std::string, double>> weights = {{"number_answer", 1.0}};
+  // Held-out components: measured on every completion and never trained on.
+  std::vector<std::string> gold;
   double pass_threshold = 1.0;    // Reward::correct
   std::string regex;              // component regex: first group (or whole match) is the answer
   std::string format;             // component format: must match the whole text
@@ -41,6 +44,7 @@ struct RewardOptions {
   HttpRewardOptions http;
   GrpcRewardOptions grpc;
   JudgeOptions judge;
+  RewardModelOptions model;
   AnswerCacheOptions cache;
 };
 void BindOptions(OptionBinder& binder, RewardOptions& options);
@@ -49,7 +53,7 @@ void BindOptions(OptionBinder& binder, RewardOptions& options);
 enum class ComponentKind {
   kText,      // the completion alone
   kGroup,     // its text and those of the group
-  kExternal,  // a program, a service or a judge
+  kExternal,  // a program, a service, a judge or a reward model
 };
 
 struct ComponentName {
@@ -62,16 +66,21 @@ struct ComponentName {
 std::span<const ComponentName> ComponentNames();
 const ComponentName* FindComponent(std::string_view name);
 
-// Names of components that say whether a completion is correct, of those with a weight. Where none
-// does, `format` if it has one.
-std::vector<std::string> Judges(const RewardOptions& options);
+// The components that are computed: those with a weight, then those of gold.
+std::vector<std::string> ComputedComponents(const RewardOptions& options);
+
+// Components that say whether a completion is correct, with what each counts: of those with a
+// weight; where none of them does, those of gold, which count 1; where none does either, `format` if
+// it has a weight.
+std::vector<std::pair<std::string, double>> Judges(const RewardOptions& options);
 
 // Whether a weighted sum reaches `threshold`, up to rounding: 0.6 + 0.3 + 0.1 is less than 1.
 bool Reaches(double sum, double threshold);
 
 // Checks names and bounds. What a component needs is checked where it is made.
-//   INVALID_ARGUMENT  no component or an unknown one (names those there are), in weights, in a cap
-//                     or in normalise; a cap_min above its cap_max; hard length not above soft; a
+//   INVALID_ARGUMENT  no component or an unknown one (names those there are), in weights, gold, in
+//                     a cap
+//                     or in normalise; a component of gold that has a weight; a cap_min above its cap_max; hard length not above soft; a
 //                     file of the cache without a cache
 absl::Status CheckRewardOptions(const RewardOptions& options);
 

@@ -40,12 +40,13 @@ struct Arrival {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(
-    const RewardOptions& options) {
+absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(const RewardOptions& options,
+                                                                       MakeModelAsker make_model) {
   TANDEM_RETURN_IF_ERROR(CheckRewardOptions(options));
   std::unique_ptr<RewardFunction> function(new RewardFunction(options));
   TANDEM_ASSIGN_OR_RETURN(function->text_, TextComponents::Create(function->options_));
-  TANDEM_ASSIGN_OR_RETURN(function->external_, ExternalParts::Create(function->options_));
+  TANDEM_ASSIGN_OR_RETURN(function->external_,
+                          ExternalParts::Create(function->options_, std::move(make_model)));
   TANDEM_RETURN_IF_ERROR(CheckPassThreshold(options));
   function->judges_ = Judges(options);
   return function;
@@ -65,7 +66,7 @@ void RewardFunction::Cancel() {
 void RewardFunction::Ask(std::shared_ptr<const HeldGroup> group, ExternalParts::Done done) {
   if (const absl::Status opened = Open(""); !opened.ok()) {
     ExternalAnswers failed;
-    for (const auto& [name, weight] : options_.weights) {
+    for (const std::string& name : names_) {
       if (FindComponent(name)->kind != ComponentKind::kExternal) continue;
       failed[name].assign(group->inputs().size(), opened);
     }
@@ -130,11 +131,36 @@ std::vector<RewardAnswer> RewardFunction::Values(const std::string& name,
   return values;
 }
 
+void RewardFunction::AddGold(size_t index, const std::vector<std::vector<RewardAnswer>>& values,
+                             Reward* reward) const {
+  double sum = 0;
+  bool is_whole = !options_.gold.empty();
+  for (size_t c = options_.weights.size(); c < names_.size(); ++c) {
+    const RewardAnswer& part = values[c][index];
+    is_whole &= part.ok();
+    if (!part.ok()) continue;  // no reason to mask: nothing is trained on it
+    double value = part->value;
+    for (const StepReward& step : part->steps) value += step.value;
+    reward->parts.emplace_back(names_[c], value);
+    sum += value;
+  }
+  if (is_whole) reward->gold = sum;
+}
+
+bool RewardFunction::IsCorrect(const Reward& reward) const {
+  double sum = 0;
+  for (const auto& [name, weight] : judges_) {
+    for (const auto& [part, value] : reward.parts) {
+      if (part == name) sum += weight * value;
+    }
+  }
+  return !judges_.empty() && Reaches(sum, options_.pass_threshold);
+}
+
 Reward RewardFunction::Sum(const RewardInput& input, size_t index,
                            const std::vector<std::vector<RewardAnswer>>& values,
                            const std::vector<std::vector<double>>& normalised) const {
   Reward reward;
-  double correctness = 0;
   std::map<int64_t, double> steps;
   if (input.truncated && options_.truncated == TruncatedPolicy::kMask) {
     reward.mask_reason = "truncated";
@@ -149,11 +175,10 @@ Reward RewardFunction::Sum(const RewardInput& input, size_t index,
     reward.parts.emplace_back(name, part->value);
     reward.value += weight * (normalised[c].empty() ? part->value : normalised[c][index]);
     AddSteps(weight, part->steps, &steps);
-    if (std::ranges::find(judges_, name) != judges_.end()) correctness += weight * part->value;
   }
   for (const auto& [end, value] : steps) reward.steps.push_back({.end_byte = end, .value = value});
-  reward.correct = !judges_.empty() && Reaches(correctness, options_.pass_threshold) &&
-                   !IsRewardFailure(reward.mask_reason);
+  AddGold(index, values, &reward);
+  reward.correct = IsCorrect(reward) && !IsRewardFailure(reward.mask_reason);
   if (input.truncated && options_.truncated == TruncatedPolicy::kZero) {
     reward.value = 0;
     reward.steps.clear();
@@ -168,7 +193,7 @@ std::vector<Reward> RewardFunction::Combine(const std::vector<RewardInput>& inpu
                                             const ExternalAnswers& answers) const {
   std::vector<std::vector<RewardAnswer>> values;  // [component][completion]
   std::vector<std::vector<double>> normalised;    // the same; empty: the component is not
-  for (const auto& [name, weight] : options_.weights) {
+  for (const std::string& name : names_) {
     values.push_back(Values(name, inputs, answers));
     const bool is_normalised =
         std::ranges::find(options_.normalise, name) != options_.normalise.end();

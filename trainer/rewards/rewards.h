@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,12 +23,13 @@ namespace tandem::trainer {
 // Thread-compatible. Memory and threads: those of the external components.
 class RewardFunction {
  public:
-  // Starts and opens nothing.
+  // Starts and opens nothing. `make_model` is for the component `model`; without it that one fails.
   //   INVALID_ARGUMENT  no component, unknown component (names those there are), a pattern that
   //                     does not compile or is missing, hard length not above soft, what an
   //                     external component needs (external_parts.h), a pass_threshold that no
   //                     completion can reach
-  static absl::StatusOr<std::unique_ptr<RewardFunction>> Create(const RewardOptions& options);
+  static absl::StatusOr<std::unique_ptr<RewardFunction>> Create(
+      const RewardOptions& options, MakeModelAsker make_model = nullptr);
   ~RewardFunction();
 
   // Opens what external components keep on disk. Once, before Score and Ask, which else open it
@@ -58,17 +60,24 @@ class RewardFunction {
   const RewardOptions& options() const { return options_; }
 
  private:
-  explicit RewardFunction(const RewardOptions& options) : options_(options) {}
+  explicit RewardFunction(const RewardOptions& options)
+      : options_(options), names_(ComputedComponents(options)) {}
   // The values of component `name`, capped, of all completions.
   std::vector<RewardAnswer> Values(const std::string& name, const std::vector<RewardInput>& inputs,
                                    const ExternalAnswers& answers) const;
   void Cap(const std::string& name, std::vector<RewardAnswer>* values) const;
+  // Adds what the held-out components say, which are the last of `values`.
+  void AddGold(size_t index, const std::vector<std::vector<RewardAnswer>>& values,
+               Reward* reward) const;
+  // Whether the components that judge the answer say that it is right.
+  bool IsCorrect(const Reward& reward) const;
   Reward Sum(const RewardInput& input, size_t index,
              const std::vector<std::vector<RewardAnswer>>& values,
              const std::vector<std::vector<double>>& normalised) const;
 
   const RewardOptions options_;
-  std::vector<std::string> judges_;  // components that say whether a completion is correct
+  const std::vector<std::string> names_;  // of components, in the order of ComputedComponents
+  std::vector<std::pair<std::string, double>> judges_;  // who say whether a completion is correct
   std::unique_ptr<TextComponents> text_;
   std::unique_ptr<ExternalParts> external_;  // null: there is none
   bool is_open_ = false;

@@ -39,7 +39,9 @@ std::vector<RewardInput> InputsOf(const Prompt& prompt, const FinishedGroup& gro
 struct Tally {
   int64_t waiting = 0;  // for completions or rewards
   int64_t answered = 0, failed = 0;
-  double reward = 0;     // of the first completion that has one
+  double reward = 0;  // of the first completion that has one
+  double gold = 0;    // of the same one
+  int64_t with_gold = 0;
   int64_t correct = 0;   // prompts with a correct completion
   absl::Status failure;  // of the last prompt that was not answered
 };
@@ -71,6 +73,8 @@ void CountRewarded(int64_t group_id, std::vector<Reward> rewards, Tally* tally) 
   if (rewards.empty()) return CountFailed(group_id, failure, reason, tally);
   ++tally->answered;
   tally->reward += rewards.front().value;
+  tally->gold += rewards.front().gold.value_or(0);
+  tally->with_gold += rewards.front().gold.has_value();
   tally->correct += std::ranges::any_of(rewards, &Reward::correct);
 }
 
@@ -154,6 +158,7 @@ absl::StatusOr<EvaluationResult> Evaluate(std::span<const Prompt> prompts,
   }
   const double answered = static_cast<double>(greedy.answered);
   result.greedy = greedy.reward / answered;
+  if (greedy.with_gold == greedy.answered) result.gold = greedy.gold / answered;
   result.greedy_share_correct = static_cast<double>(greedy.correct) / answered;
   if (options.pass_at_k == 0) return result;
   TANDEM_ASSIGN_OR_RETURN(const Tally sampled,
@@ -172,6 +177,7 @@ void AddEvaluation(const EvaluationResult& result, int64_t weight_version, int64
                    MetricsLine* line) {
   line->AddCount("eval/weight_version", weight_version);
   line->Add("eval/greedy", result.greedy);
+  if (result.gold.has_value()) line->Add("eval/gold", *result.gold);
   line->Add("eval/greedy_share_correct", result.greedy_share_correct);
   line->AddCount("eval/num_prompts", result.num_prompts);
   line->AddCount("eval/num_failed", result.num_failed + result.num_failed_at_k);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -32,6 +33,7 @@ struct EvaluationResult {
   int64_t num_prompts = 0;          // that were answered
   int64_t num_failed = 0;           // the server or the reward gave up: in none of the means
   double greedy = 0;                // mean reward
+  std::optional<double> gold;       // mean held-out reward, where all of them have one
   double greedy_share_correct = 0;  // share with a correct completion (Reward::correct)
   double pass_at_k = 0;             // share of prompts with a correct one among k
   int64_t num_failed_at_k = 0;      // as num_failed, of the sampled ones

@@ -67,8 +67,11 @@ TEST(StepMetrics, OfExternalRewardsCountFailuresAndDisagreements) {
                       .judge_tokens = 340,
                       .pairs = 4,
                       .pair_disagreements = 1,
+                      .model_disagreement = 1.5,
+                      .model_rewards = 4,
                       .latencies = {3, 1, 2}},
                      SampledGroups(step), &line);
+  EXPECT_DOUBLE_EQ(line.Get("reward/model_disagreement"), 0.375);
   EXPECT_DOUBLE_EQ(line.Get("reward/latency_p50"), 2);
   EXPECT_DOUBLE_EQ(line.Get("reward/failed_share"), 0.25);
   EXPECT_DOUBLE_EQ(line.Get("reward/cache_hits"), 3);
@@ -77,6 +80,18 @@ TEST(StepMetrics, OfExternalRewardsCountFailuresAndDisagreements) {
   EXPECT_DOUBLE_EQ(line.Get("reward/judge_position_disagreement"), 0.25);
   AddExternalRewards({}, SampledGroups(step), &without);
   EXPECT_EQ(without.scalars().size(), 2u) << "no judge, no latency: only failures and hits";
+}
+
+TEST(StepMetrics, HeldOutGoldIsTheMeanOfWhatHasIt) {
+  std::vector<ScoredGroup> groups = Groups();
+  groups[0].mutable_completions(0)->set_gold(1);
+  groups[1].mutable_completions(1)->set_gold(0.5);
+  MetricsLine line(4, 0), without(4, 0);
+  AddGroupMetrics(Trained(groups), {3}, &line);
+  AddGroupMetrics(Trained(Groups()), {3}, &without);
+  EXPECT_DOUBLE_EQ(line.Get("reward/gold"), 0.75);
+  EXPECT_DOUBLE_EQ(line.Get("reward/mean"), 0.25) << "as without it";
+  EXPECT_DOUBLE_EQ(without.Get("reward/gold", -1), -1);
 }
 
 // The same groups, one of them dropped: rewards and lengths are those of before.

@@ -227,6 +227,54 @@ TEST(Rewards, WhereNoComponentJudgesTheAnswerTheFormatDecides) {
   EXPECT_FALSE((*rewards)->Score({{.text = "a"}})[0].correct);
 }
 
+TEST(Rewards, AHeldOutComponentIsMeasuredAndNoPartOfTheReward) {
+  RewardOptions options;
+  options.weights = {{"length_penalty", 1}};
+  options.length_hard_tokens = 4;
+  options.gold = {"exact_match", "any_number"};
+  auto rewards = RewardFunction::Create(options);
+  ASSERT_THAT(rewards, IsOk());
+  const auto scored = (*rewards)->Score({{.text = "12", .answer = "12", .num_tokens = 2},
+                                         {.text = "or 12", .answer = "12", .num_tokens = 2},
+                                         {.text = "12", .answer = "twelve", .num_tokens = 2}});
+  EXPECT_DOUBLE_EQ(scored[0].value, -0.5);
+  EXPECT_DOUBLE_EQ(scored[1].value, -0.5) << "the same: gold has no weight";
+  EXPECT_DOUBLE_EQ(scored[0].gold.value(), 2);
+  EXPECT_DOUBLE_EQ(scored[1].gold.value(), 1);
+  EXPECT_THAT(scored[1].parts,
+              ElementsAre(std::pair("length_penalty", -0.5), std::pair("exact_match", 0.0),
+                          std::pair("any_number", 1.0)));
+  EXPECT_TRUE(scored[0].correct) << "no component with a weight judges the answer, so gold does";
+  EXPECT_FALSE(scored[2].gold.has_value()) << "any_number cannot read the answer";
+  EXPECT_THAT(scored[2].mask_reason, IsEmpty()) << "it is trained all the same";
+}
+
+TEST(Rewards, AComponentIsTrainedOnOrHeldOut) {
+  RewardOptions options;
+  options.gold = {"number_answer"};
+  EXPECT_THAT(RewardFunction::Create(options).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        "reward.gold names number_answer, which reward.weights trains on"));
+  options.gold = {"exact_match", "exact_match"};
+  EXPECT_THAT(RewardFunction::Create(options).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument, "names exact_match twice"));
+  options.gold = {"golden"};
+  EXPECT_THAT(RewardFunction::Create(options).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument, "reward.gold: no component 'golden'"));
+}
+
+TEST(Rewards, AModelThatNobodyLoadedMasksAndIsNeverZero) {
+  RewardOptions options;
+  options.weights = {{"model", 1}};
+  EXPECT_THAT(RewardFunction::Create(options).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument, "reward.model.paths is empty"));
+  options.model.paths = {"/somewhere"};
+  auto rewards = RewardFunction::Create(options);
+  ASSERT_THAT(rewards, IsOk());
+  EXPECT_THAT((*rewards)->Score({{.text = "a"}})[0].mask_reason,
+              HasSubstr("reward_failed: model: this program loads no reward model"));
+}
+
 TEST(Rewards, CapsActBeforeWeightsAndOnTheWholeValue) {
   RewardOptions options;
   options.weights = {{"length_penalty", 2}};

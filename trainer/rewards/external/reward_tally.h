@@ -24,6 +24,8 @@ struct RewardNumbers {
   int64_t judge_tokens = 0;        // of them, prompt and reply
   int64_t pairs = 0;               // of completions that were compared in both orders
   int64_t pair_disagreements = 0;  // of them, those whose two orders gave different verdicts
+  double model_disagreement = 0;   // summed over the completions that a reward model scored ...
+  int64_t model_rewards = 0;       // ... which are so many
   std::vector<double> latencies;   // seconds from the question to the reward, of each group
 };
 
