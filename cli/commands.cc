@@ -81,6 +81,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddExportCommand,
                          &AddTokenizeCommand,
                          &AddScoreCommand,
+                         &AddLabelStepsCommand,
                          &AddScoreRewardsCommand,
                          &AddServeRewardModelCommand,
                          &AddGenerateCommand,

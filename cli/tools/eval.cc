@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
@@ -15,6 +14,7 @@
 #include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
 #include "cli/tools/generate.h"
+#include "cli/tools/reward_flags.h"
 #include "common/base/exit_codes.h"
 #include "common/base/json.h"
 #include "common/base/status_macros.h"
@@ -48,20 +48,6 @@ struct Tally {
     return sum / static_cast<double>(std::max<int64_t>(1, num_prompts));
   }
 };
-
-absl::Status ParseRewards(EvalFlags& flags) {
-  if (flags.rewards.empty()) return absl::OkStatus();
-  flags.reward.weights.clear();
-  for (const std::string& text : flags.rewards) {
-    const size_t equals = text.find('=');
-    double weight = 1;
-    if (equals != std::string::npos && !absl::SimpleAtod(text.substr(equals + 1), &weight)) {
-      return AsUsageError(InvalidArgument("--reward ", text, ": want NAME=WEIGHT"));
-    }
-    flags.reward.weights.emplace_back(text.substr(0, equals), weight);
-  }
-  return absl::OkStatus();
-}
 
 // Prompts that do not fit into the model's context together with a completion are counted and not
 // evaluated.
@@ -144,7 +130,7 @@ void PrintTally(const Tally& greedy, const Tally& sampled, int32_t k, int64_t nu
 }
 
 absl::Status Eval(EvalFlags& flags) {
-  TANDEM_RETURN_IF_ERROR(ParseRewards(flags));
+  TANDEM_RETURN_IF_ERROR(ApplyRewardFlags(flags.rewards, flags.reward));
   auto judge = trainer::RewardFunction::Create(flags.reward);
   if (!judge.ok()) return AsUsageError(judge.status());
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
@@ -206,11 +192,7 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--seed", flags->sampling.seed, "seed of the k completions")
       ->capture_default_str();
   AddNonNegative(sub, "--limit", flags->limit, "evaluate only the first N prompts; 0: all");
-  sub->add_option("--reward", flags->rewards,
-                  "NAME[=WEIGHT], as under trainer.reward.weights; may be given several times "
-                  "(default: number_answer)")
-      ->take_all()
-      ->expected(1);
+  AddRewardFlag(sub, flags->rewards);
   sub->add_option("--suffix", flags->data.suffix, "text added to each prompt or question");
   sub->add_flag_callback(
       "--no-chat", [flags] { flags->data.chat = false; },
