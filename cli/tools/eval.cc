@@ -13,6 +13,7 @@
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
+#include "cli/tools/best_of.h"
 #include "cli/tools/generate.h"
 #include "cli/tools/reward_flags.h"
 #include "common/base/exit_codes.h"
@@ -33,6 +34,7 @@ struct EvalFlags {
   int32_t k = 0;
   rollout::SamplingParams sampling{.max_new_tokens = 128};
   int64_t threads = 0;
+  BestOfFlags best_of;
   std::vector<std::string> rewards;
   trainer::DataOptions data;
   trainer::RewardOptions reward;
@@ -43,6 +45,9 @@ struct Tally {
   int64_t num_prompts = 0, num_failed = 0;
   double reward_sum = 0;
   int64_t num_correct = 0;
+  // Of sampled completions, where a reward model chooses one of them.
+  double correct_share_sum = 0;  // of a prompt's completions
+  int64_t num_best_correct = 0;
 
   double PerPrompt(double sum) const {
     return sum / static_cast<double>(std::max<int64_t>(1, num_prompts));
@@ -96,6 +101,23 @@ std::vector<trainer::Reward> Judge(trainer::RewardFunction& judge,
   return judge.Score(inputs);
 }
 
+// The completion that a reward model chooses: is it correct?
+absl::Status CountBest(trainer::RewardScorer& scorer, const std::string& prompt,
+                       const std::vector<rollout::FinishedCompletion>& completions,
+                       const std::vector<trainer::Reward>& rewards, Tally& tally) {
+  int64_t judged = 0, correct = 0;
+  for (const trainer::Reward& reward : rewards) {
+    if (trainer::IsRewardFailure(reward.mask_reason)) continue;
+    ++judged;
+    correct += reward.correct;
+  }
+  if (judged == 0) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const BestCompletion best, ChooseBest(scorer, prompt, completions));
+  tally.correct_share_sum += static_cast<double>(correct) / static_cast<double>(judged);
+  tally.num_best_correct += rewards[best.index].correct;
+  return absl::OkStatus();
+}
+
 // A prompt without any reward is neither right nor wrong, so it is counted separately.
 void Count(std::vector<trainer::Reward> rewards, Tally& tally) {
   std::erase_if(rewards, [](const trainer::Reward& reward) {
@@ -112,7 +134,8 @@ void Count(std::vector<trainer::Reward> rewards, Tally& tally) {
   tally.num_correct += std::ranges::any_of(rewards, &trainer::Reward::correct);
 }
 
-void PrintTally(const Tally& greedy, const Tally& sampled, int32_t k, int64_t num_too_long) {
+void PrintTally(const Tally& greedy, const Tally& sampled, int32_t k, int64_t num_too_long,
+                bool with_best) {
   const auto share = [](const Tally& of) {
     return JsonNumber(of.PerPrompt(static_cast<double>(of.num_correct)));
   };
@@ -125,6 +148,12 @@ void PrintTally(const Tally& greedy, const Tally& sampled, int32_t k, int64_t nu
     absl::StrAppend(&line, ",\"k\":", k,
                     ",\"sampled\":", JsonNumber(sampled.PerPrompt(sampled.reward_sum)),
                     ",\"pass_at_k\":", share(sampled));
+    if (with_best) {
+      absl::StrAppend(&line,
+                      ",\"pass_at_1\":", JsonNumber(sampled.PerPrompt(sampled.correct_share_sum)),
+                      ",\"best_of_k\":",
+                      JsonNumber(sampled.PerPrompt(static_cast<double>(sampled.num_best_correct))));
+    }
   }
   PrintLine(line + "}");
 }
@@ -134,6 +163,8 @@ absl::Status Eval(EvalFlags& flags) {
   auto judge = trainer::RewardFunction::Create(flags.reward);
   if (!judge.ok()) return AsUsageError(judge.status());
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(const auto scorer, LoadBestOf(flags.best_of, flags.threads));
+  if (scorer != nullptr) flags.k = flags.best_of.n;
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
   TANDEM_RETURN_IF_ERROR(BoundPrompts(config, flags));
   TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
@@ -149,14 +180,21 @@ absl::Status Eval(EvalFlags& flags) {
   const int64_t total = static_cast<int64_t>(requests.size());
   LiveLine live;
   Tally greedy, sampled;
+  absl::Status failure;
   TANDEM_RETURN_IF_ERROR(GenerateAll(
       *engine, std::move(requests),
       [&](size_t i, std::vector<rollout::FinishedCompletion> completions) {
         const experience::v1::Prompt& prompt = source->prompts()[i / per_prompt];
-        Count(Judge(**judge, prompt, completions), i % per_prompt == 0 ? greedy : sampled);
+        const bool is_greedy = i % per_prompt == 0;
+        const std::vector<trainer::Reward> rewards = Judge(**judge, prompt, completions);
+        Count(rewards, is_greedy ? greedy : sampled);
+        if (scorer != nullptr && !is_greedy && failure.ok()) {
+          failure = CountBest(*scorer, prompt.text(), completions, rewards, sampled);
+        }
         live.Update("eval " + ProgressBar(static_cast<int64_t>(i) + 1, total, 30));
       }));
   live.Clear();
+  TANDEM_RETURN_IF_ERROR(failure);
   if (greedy.num_prompts + sampled.num_prompts == 0) {
     return trainer::WithExitCode(
         FailedPrecondition(flags.data.eval, ": none of ", count, " prompts has a reward (",
@@ -165,7 +203,7 @@ absl::Status Eval(EvalFlags& flags) {
                            "the answers of the file and at --reward"),
         ExitCode::kBadModelOrData);
   }
-  PrintTally(greedy, sampled, flags.k, source->num_dropped());
+  PrintTally(greedy, sampled, flags.k, source->num_dropped(), scorer != nullptr);
   return absl::OkStatus();
 }
 
@@ -179,8 +217,11 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
                   "JSON lines: prompt or messages and answer, or GSM8K's question and answer")
       ->required();
   AddWeightsDTypeFlag(sub, flags->dtype);
-  AddNonNegative(sub, "-k,--group-size", flags->k,
-                 "also sample k completions per prompt and report pass@k; 0: no");
+  CLI::Option* size =
+      AddNonNegative(sub, "-k,--group-size", flags->k,
+                     "also sample k completions per prompt and report pass@k; 0: no");
+  AddBestOfFlags(sub, flags->best_of);
+  sub->get_option("--best-of")->excludes(size);
   AddPositive(sub, "--temperature", flags->sampling.temperature,
               "temperature of the k completions");
   AddNonNegative(sub, "--top-k", flags->sampling.top_k,
@@ -203,7 +244,9 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
       "Prints one JSON line: num_prompts, num_failed (without a reward, so not in the means), "
       "num_too_long\n(over the model's context with --max-new-tokens, so not evaluated), greedy "
       "(mean reward),\ngreedy_share_correct and, with -k, sampled (mean reward) and pass_at_k "
-      "(share of prompts\nwith a correct completion).",
+      "(share of prompts\nwith a correct completion); with --best-of also pass_at_1 (share of "
+      "completions that are correct)\nand best_of_k (share of prompts whose completion of the "
+      "largest reward is).",
       "tandem eval --model MODEL --data held_out.jsonl --max-new-tokens 16 -k 8");
   SetAction(*sub, chosen, [flags] { return Finish(Eval(*flags)); });
 }

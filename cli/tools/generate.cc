@@ -10,10 +10,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
+#include "cli/tools/best_of.h"
+#include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "common/options/command_line.h"
 
@@ -29,6 +32,7 @@ struct GenerateFlags {
   int32_t num_completions = 1;
   bool greedy = false;
   int64_t threads = 0;
+  BestOfFlags best_of;
 };
 
 const char* FinishReasonName(rollout::FinishReason reason) {
@@ -36,17 +40,32 @@ const char* FinishReasonName(rollout::FinishReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
+std::string CompletionJson(const rollout::FinishedCompletion& completion) {
+  return absl::StrCat("{\"ids\":", IdsToJson(completion.token_ids),
+                      ",\"text\":", TextToJson(completion.text),
+                      ",\"behaviour_logprobs\":", FloatsToJson(completion.behaviour_logprobs),
+                      ",\"raw_logprobs\":", FloatsToJson(completion.raw_logprobs),
+                      ",\"finish_reason\":\"", FinishReasonName(completion.finish_reason), "\"}");
+}
+
 void PrintGroup(const std::vector<rollout::FinishedCompletion>& completions) {
-  std::string out = "{\"completions\":[";
-  for (const rollout::FinishedCompletion& completion : completions) {
-    absl::StrAppend(&out, completion.index > 0 ? "," : "",
-                    "{\"ids\":", IdsToJson(completion.token_ids),
-                    ",\"text\":", TextToJson(completion.text),
-                    ",\"behaviour_logprobs\":", FloatsToJson(completion.behaviour_logprobs),
-                    ",\"raw_logprobs\":", FloatsToJson(completion.raw_logprobs),
-                    ",\"finish_reason\":\"", FinishReasonName(completion.finish_reason), "\"}");
-  }
-  PrintLine(absl::StrCat(out, "]}"));
+  const auto json = [](std::string* out, const rollout::FinishedCompletion& completion) {
+    out->append(CompletionJson(completion));
+  };
+  PrintLine(absl::StrCat("{\"completions\":[", absl::StrJoin(completions, ",", json), "]}"));
+}
+
+// The completion that the reward model likes best, as the only one of the line.
+absl::Status PrintBest(trainer::RewardScorer& scorer, const Tokenizer& tokenizer,
+                       const std::vector<int32_t>& prompt,
+                       const std::vector<rollout::FinishedCompletion>& completions) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text,
+                          tokenizer.Decode(prompt, /*skip_special_tokens=*/false));
+  TANDEM_ASSIGN_OR_RETURN(const BestCompletion best, ChooseBest(scorer, text, completions));
+  PrintLine(absl::StrCat("{\"completions\":[", CompletionJson(completions[best.index]),
+                         "],\"reward\":", JsonNumber(best.reward),
+                         ",\"best_of\":", completions.size(), "}"));
+  return absl::OkStatus();
 }
 
 // The input lines up to the end or to the first bad one, whose error is `bad_line`.
@@ -96,18 +115,28 @@ absl::StatusOr<ReadRequests> ReadInput(const GenerateFlags& flags) {
   return read;
 }
 
-absl::Status Generate(const GenerateFlags& flags) {
+absl::Status Generate(GenerateFlags& flags) {
   TANDEM_RETURN_IF_ERROR(AsUsageError(rollout::ValidateSampling(flags.sampling)));
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(const auto scorer, LoadBestOf(flags.best_of, flags.threads));
+  if (scorer != nullptr) flags.num_completions = flags.best_of.n;
   TANDEM_ASSIGN_OR_RETURN(ReadRequests read, ReadInput(flags));
-  if (!read.requests.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string dtype, ChooseDType(flags.model, flags.dtype));
-    TANDEM_ASSIGN_OR_RETURN(const auto engine, CreateEngineFor(flags.model, dtype, flags.threads,
-                                                               read.requests, flags.numerics));
-    TANDEM_RETURN_IF_ERROR(
-        GenerateAll(*engine, std::move(read.requests),
-                    [](size_t, std::vector<rollout::FinishedCompletion> all) { PrintGroup(all); }));
-  }
+  if (read.requests.empty()) return read.bad_line;
+  TANDEM_ASSIGN_OR_RETURN(const std::string dtype, ChooseDType(flags.model, flags.dtype));
+  TANDEM_ASSIGN_OR_RETURN(const auto engine, CreateEngineFor(flags.model, dtype, flags.threads,
+                                                             read.requests, flags.numerics));
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
+  const std::vector<rollout::GroupRequest> asked =
+      scorer == nullptr ? std::vector<rollout::GroupRequest>() : read.requests;
+  absl::Status failure;
+  TANDEM_RETURN_IF_ERROR(
+      GenerateAll(*engine, std::move(read.requests),
+                  [&](size_t i, const std::vector<rollout::FinishedCompletion>& all) {
+                    if (scorer == nullptr) return PrintGroup(all);
+                    if (failure.ok())
+                      failure = PrintBest(*scorer, *tokenizer, asked[i].prompt, all);
+                  }));
+  TANDEM_RETURN_IF_ERROR(failure);
   return read.bad_line;
 }
 
@@ -128,7 +157,10 @@ void AddSamplingOptions(CLI::App* sub, GenerateFlags& flags) {
       ->expected(1);
   sub->add_option("--seed", s.seed, "line i (from 0) is sampled with seed + i")
       ->capture_default_str();
-  AddPositive(sub, "-n,--group-size", flags.num_completions, "completions of each line");
+  CLI::Option* size =
+      AddPositive(sub, "-n,--group-size", flags.num_completions, "completions of each line");
+  AddBestOfFlags(sub, flags.best_of);
+  sub->get_option("--best-of")->excludes(size);
   sub->add_flag("--greedy", flags.greedy, "always the likeliest token");
   sub->add_flag("--ignore-eos", s.ignore_eos, "do not stop at the model's end tokens");
 }
@@ -157,7 +189,9 @@ void AddGenerateCommand(CLI::App& app, Action& chosen) {
       *sub,
       "Lines: {\"prompt\": ..} (as is), {\"messages\": [..]} (through the chat template) or\n"
       "{\"ids\": [..]} -> {\"completions\": [{\"ids\", \"text\", \"behaviour_logprobs\",\n"
-      "\"raw_logprobs\", \"finish_reason\": stop | length | stop_string}, ..]}, in input order.",
+      "\"raw_logprobs\", \"finish_reason\": stop | length | stop_string}, ..]}, in input order. "
+      "With\n"
+      "--best-of the one with the largest reward, and \"reward\" and \"best_of\" beside.",
       "echo '{\"prompt\":\"One and one is\"}' | tandem generate --model MODEL --max-new-tokens 8");
   SetAction(*sub, chosen, [flags] { return Finish(Generate(*flags)); });
 }
