@@ -20,6 +20,7 @@
 #include "trainer/metrics/step_metrics.h"
 #include "trainer/prompts/group_request.h"
 #include "trainer/rewards/reward_queue.h"
+#include "trainer/run/best_checkpoint.h"
 #include "trainer/run/ledger.h"
 #include "trainer/run/run_owner.h"
 #include "trainer/run_setup.h"
@@ -231,7 +232,7 @@ absl::Status Trainer::RecordStep(const StepExperience& step, double step_seconds
   TANDEM_RETURN_IF_ERROR(RaiseAlerts(*line));
   // After the records: a resumed run deletes those newer than its checkpoint, and cannot make up
   // for missing ones.
-  return checkpointer_->IsDue() ? checkpointer_->Save() : absl::OkStatus();
+  return checkpointer_->IsDue() ? SaveCheckpoint(*line) : absl::OkStatus();
 }
 
 absl::Status Trainer::RecordGroups(const StepExperience& step, const std::string& skip_reason) {
@@ -248,6 +249,8 @@ absl::Status Trainer::RaiseAlerts(const MetricsLine& line) {
                          .objective = step.loss.objective.kind};
   const std::vector<Alert> alerts = CheckAlerts(line, options_.alerts, loss);
   state_.stopped_by_alert |= std::ranges::any_of(alerts, &Alert::stops_run);
+  const auto back = std::ranges::find_if(alerts, &Alert::rolls_back);
+  if (back != alerts.end()) state_.roll_back_reason = Describe(*back);
   return log_->WriteAlerts(alerts);
 }
 
@@ -298,6 +301,7 @@ absl::Status Trainer::Finish() {
   const bool stopped = !finished();
   if (stopped) client_->CancelAll();
   rewards_->Cancel();
+  TANDEM_RETURN_IF_ERROR(RollBack());
   TANDEM_RETURN_IF_ERROR(checkpointer_->SaveLast(stopped));
   const int64_t steps = state_.version.value;
   if (!stopped) return log_->Event("run_finished", absl::StrCat("after ", steps, " train steps"));
@@ -344,6 +348,7 @@ absl::Status Trainer::OpenRun(RunMode mode, rpc::Caller caller) {
   if (resumes) {
     TANDEM_RETURN_IF_ERROR(checkpointer_->Restore(context_.mode == RunMode::kResumeOrFresh));
   }
+  TANDEM_RETURN_IF_ERROR(OpenBestCheckpoint());
   auto ledger = Ledger::Open(path);
   TANDEM_RETURN_IF_ERROR(WithExitCode(ledger.status(), ExitCode::kStorage));
   ledger_ = *std::move(ledger);

@@ -26,6 +26,7 @@
 
 namespace tandem::trainer {
 
+class BestCheckpoint;
 class CaptureWriter;
 class Checkpointer;
 class Delivery;
@@ -101,6 +102,10 @@ class Trainer {
   absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
   absl::Status RecordGroups(const StepExperience& step, const std::string& skip_reason);
   absl::Status RaiseAlerts(const MetricsLine& line);
+  // roll_back.cc
+  absl::Status OpenBestCheckpoint();
+  absl::Status SaveCheckpoint(const MetricsLine& line);
+  absl::Status RollBack();
   absl::Status Evaluate(MetricsLine* line);
   absl::Status EvaluationFailed(const absl::Status& why);
   absl::Status EvaluateAtStart();
@@ -121,6 +126,7 @@ class Trainer {
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<Checkpointer> checkpointer_;
+  std::unique_ptr<BestCheckpoint> best_;  // null: the run never goes back
   std::unique_ptr<CaptureWriter> captures_;
   std::unique_ptr<RecentWeights> recent_;
   std::unique_ptr<DriftMonitor> drift_;

@@ -94,10 +94,21 @@ absl::Status CheckDynamicSampling(const TrainerOptions& options) {
 // A budget that nothing is measured against would never act.
 absl::Status CheckKlBudget(const TrainerOptions& options) {
   const AlertOptions& alerts = options.alerts;
-  if (alerts.stop_on_kl && alerts.kl_budget == 0) {
+  if (alerts.on_kl != OnKl::kWarn && alerts.kl_budget == 0) {
     return InvalidArgument(
-        "trainer.alerts.stop_on_kl needs trainer.alerts.kl_budget above 0, the KL at which the run "
-        "ends");
+        "trainer.alerts.on_kl stop and roll_back need trainer.alerts.kl_budget above 0, the KL at "
+        "which the run ends");
+  }
+  if (alerts.on_kl == OnKl::kRollBack && options.checkpoint.every == 0) {
+    return InvalidArgument(
+        "trainer.alerts.on_kl roll_back needs trainer.checkpoint.every above 0: the run goes back "
+        "to one of its checkpoints");
+  }
+  if (alerts.on_kl == OnKl::kRollBack && options.push.hold_back_versions > 0) {
+    return InvalidArgument(
+        "trainer.alerts.on_kl roll_back and trainer.push.hold_back_versions exclude each other: "
+        "the "
+        "weights that the run goes back to would not reach the servers");
   }
   const bool measured =
       options.learner.measure_reference_kl || options.learner.step.loss.kl_coefficient > 0;

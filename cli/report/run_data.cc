@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/report/overoptimisation_data.h"
 #include "common/statistics/sample_statistics.h"
 
 namespace tandem::report {
@@ -355,6 +356,7 @@ Json BuildRunData(const RunFiles& files, const DataLimits& limits, Notices* noti
                {"staleness", StalenessTotals(rows)},  {"drops", DropTotals(rows)}};
   PutEvents(files, rows, limits, notices, &data);
   data["drift"] = BuildDriftData(drawn);
+  data["overoptimisation"] = BuildOveroptimisationData(rows);
   data["captures"] = Captures(files);
   data["samples"] = BuildSampleData(files, limits.samples, notices);
   data["notices"] = notices->Lines();

@@ -40,6 +40,9 @@ class CountingLearner : public Learner {
     for (const auto& group : groups) trained_->back().push_back(group.group_id());
     ++updates_;
     LearnerReport report = {.metrics = {{"loss/total", 0.5}}, .num_tokens = 8};
+    if (static_cast<size_t>(updates_) <= kl.size()) {
+      report.metrics.emplace_back("kl_reference/k3", kl[static_cast<size_t>(updates_) - 1]);
+    }
     if (advantages.empty()) return report;
     for (const auto& group : groups) {
       report.advantages[group.group_id()].resize(static_cast<size_t>(group.completions_size()),
@@ -91,6 +94,7 @@ class CountingLearner : public Learner {
   std::string start_digest = "the model's";
   std::vector<float> advantages;  // of every completion's tokens in the loss; empty: not reported
   int64_t fails_to_score_after = -1;  // so many updates
+  std::vector<double> kl;             // kl_reference/k3 of each update; of later ones there is none
 
  private:
   std::vector<std::vector<int64_t>>* const trained_;
@@ -144,6 +148,7 @@ class TrainerTest : public ::testing::Test {
     learner->skip_first = skip_first_;
     learner->advantages = advantages_;
     learner->fails_to_score_after = fails_to_score_after_;
+    learner->kl = kl_;
     auto trainer = Trainer::Create(options_, std::move(learner),
                                    {.mode = mode,
                                     .resolved_config = "trainer: {}\n",
@@ -186,6 +191,7 @@ class TrainerTest : public ::testing::Test {
   std::string start_digest_ = "the model's";
   std::vector<float> advantages_;
   int64_t fails_to_score_after_ = -1;
+  std::vector<double> kl_;
   std::vector<std::vector<int64_t>> trained_;
   std::vector<nlohmann::json> progress_;
   std::function<void(const nlohmann::json&)> on_progress_;

@@ -62,11 +62,16 @@ TEST(TrainerOptions, AKlBudgetNeedsAReferenceToMeasureAgainst) {
   EXPECT_THAT(CheckOptions(options), IsOk());
   options.learner.measure_reference_kl = false;
   options.learner.step.loss.kl_coefficient = 0.01;
-  options.alerts.stop_on_kl = true;
+  options.alerts.on_kl = OnKl::kStop;
+  EXPECT_THAT(CheckOptions(options), IsOk());
+  options.alerts.on_kl = OnKl::kRollBack;
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
+                                               "needs trainer.checkpoint.every above 0"));
+  options.checkpoint.every = 1;
   EXPECT_THAT(CheckOptions(options), IsOk());
   options.alerts.kl_budget = 0;
   EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
-                                               "needs trainer.alerts.kl_budget above 0"));
+                                               "need trainer.alerts.kl_budget above 0"));
 }
 
 // So that a launcher finds it before it starts servers.

@@ -117,7 +117,7 @@ void CheckLoss(const AlertOptions& options, const LossKind& loss, Checks& checks
                {"kl_over_budget", kl, options.kl_budget,
                 "the policy left the reference: look at samples for reward hacking, raise "
                 "the KL coefficient or stop",
-                options.stop_on_kl});
+                options.on_kl != OnKl::kWarn, options.on_kl == OnKl::kRollBack});
 }
 
 }  // namespace
@@ -138,7 +138,10 @@ void BindOptions(OptionBinder& binder, AlertOptions& options) {
   binder.Number("kl_budget", &options.kl_budget, {.min = 0}, "nats",
                 "alert when k3 to the reference policy is above; 0: off. Needs "
                 "measure_reference_kl or loss.kl_coefficient");
-  binder.Flag("stop_on_kl", &options.stop_on_kl, "end the run when kl_budget is exceeded");
+  binder.Choice("on_kl", &options.on_kl,
+                {{"warn", OnKl::kWarn}, {"stop", OnKl::kStop}, {"roll_back", OnKl::kRollBack}},
+                "when kl_budget is exceeded: go on; end the run; or end it with the weights of its "
+                "best checkpoint within the budget, by held-out gold or evaluation");
   binder.Number("reward_std_min", &options.reward_std_min, {.min = 0}, "",
                 "alert when rewards of a step differ less");
   binder.Number("entropy_min", &options.entropy_min, {.min = 0}, "nats",

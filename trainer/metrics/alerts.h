@@ -12,13 +12,20 @@
 
 namespace tandem::trainer {
 
+// What a run does that passed its KL budget.
+enum class OnKl {
+  kWarn,      // goes on
+  kStop,      // ends with the weights it has
+  kRollBack,  // ends with those of its best checkpoint (best_checkpoint.h)
+};
+
 struct AlertOptions {
   double drift_guard = 0.1;    // 0: off
   double delivery_factor = 4;  // 0: off
   double ratio_guard = 0.05;
   double clip_share_max = 0.3;
   double kl_budget = 0;  // 0: off
-  bool stop_on_kl = false;
+  OnKl on_kl = OnKl::kWarn;
   double reward_std_min = 1e-3;
   double entropy_min = 0.02;
   double changed_share_min = 1e-4;
@@ -32,6 +39,7 @@ struct Alert {
   double threshold = 0;
   std::string diagnosis;
   bool stops_run = false;
+  bool rolls_back = false;  // the run ends with the weights of its best checkpoint
 };
 
 // Whether the number has certainly passed the threshold: the near bound of its interval decides, so

@@ -32,6 +32,7 @@ struct RunState {
   // False while a train step changes the weights, and from then on if that step failed.
   bool weights_known = true;
   bool stopped_by_alert = false;
+  std::string roll_back_reason;  // not empty: the run ends with its best checkpoint, and why
 
   int64_t skipped_in_row = 0;  // train steps that made no weights, up to now
   // What was skipped since the last line of metrics.jsonl. The next line counts it, because a step

@@ -6,7 +6,7 @@ function learningSection() {
   const tints = ["green", "orange", "pink", "sky", "yellow", "red"];
   const cards = [
     lineCard("Reward", "mean over all completions of a step; greedy: mean reward of the held-out prompts at temperature 0",
-      [["reward/mean", "sampled, mean", "blue"], ["reward/std", "sampled, std", "grey", {dashed: true}], ["eval/greedy", "held-out greedy", "orange", {dots: true}]], {title: "reward", suggestedMin: 0, suggestedMax: 1}),
+      [["reward/mean", "sampled, mean", "blue"], ["reward/std", "sampled, std", "grey", {dashed: true}], ["eval/greedy", "held-out greedy", "orange", {dots: true}], ["reward/gold", "held-out gold", "green"], ["eval/gold", "gold of held-out prompts", "pink", {dots: true}]], {title: "reward", suggestedMin: 0, suggestedMax: 1}),
     lineCard("Pass@k and held-out share", "pass@k: share of groups with a completion of at least the pass threshold",
       [["reward/pass_at_k", "training pass@k", "blue"], ["eval/pass_at_k", "held-out pass@k", "green", {dots: true, dashed: true}],
         ["eval/greedy_share_correct", "held-out greedy", "orange", {dots: true}]], {title: "share", min: 0, max: 1}),

@@ -170,7 +170,7 @@ TEST(Alerts, OnlyTheKlBudgetMayStopARun) {
   MetricsLine line(1, 0);
   line.Add("kl_reference/k3", 1);
   line.Add("reward/std", 0);
-  const auto alerts = CheckAlerts(line, {.kl_budget = 0.1, .stop_on_kl = true});
+  const auto alerts = CheckAlerts(line, {.kl_budget = 0.1, .on_kl = OnKl::kStop});
   ASSERT_EQ(alerts.size(), 2u);
   EXPECT_TRUE(alerts[0].stops_run);
   EXPECT_FALSE(alerts[1].stops_run);
