@@ -82,6 +82,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddTokenizeCommand,
                          &AddScoreCommand,
                          &AddLabelStepsCommand,
+                         &AddCritiqueReviseCommand,
                          &AddScoreRewardsCommand,
                          &AddServeRewardModelCommand,
                          &AddGenerateCommand,

@@ -63,6 +63,7 @@ void AddExportCommand(CLI::App& app, Action& chosen);
 // Tools that read JSON lines and write JSON lines.
 void AddTokenizeCommand(CLI::App& app, Action& chosen);
 void AddScoreCommand(CLI::App& app, Action& chosen);
+void AddCritiqueReviseCommand(CLI::App& app, Action& chosen);
 void AddLabelStepsCommand(CLI::App& app, Action& chosen);
 void AddScoreRewardsCommand(CLI::App& app, Action& chosen);
 void AddServeRewardModelCommand(CLI::App& app, Action& chosen);

@@ -5,22 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "trainer/rewards/judge/chat_client.h"
 #include "trainer/rewards/judge/judge_text.h"
 
 namespace tandem::trainer {
 namespace {
 
-constexpr char kChatCompletions[] = "/chat/completions";
 constexpr int kRepliesToParse = 2;
-
-// "https://host/v1", with or without a slash or the path of chat completions at its end.
-HttpClientOptions EndpointOf(HttpClientOptions options) {
-  while (options.url.ends_with('/')) options.url.pop_back();
-  if (options.url.ends_with(kChatCompletions)) {
-    options.url.resize(options.url.size() - (sizeof(kChatCompletions) - 1));
-  }
-  return options;
-}
 
 }  // namespace
 
