@@ -21,8 +21,9 @@ namespace tandem::report {
 namespace {
 
 constexpr std::string_view kReportScripts[] = {
-    "dom.js",         "charts.js",   "intervals.js", "tokens.js",  "run.js",   "drift.js",
-    "drift_parts.js", "training.js", "overoptimisation.js", "tables.js",    "samples.js", "theme.js", "main.js"};
+    "dom.js",     "charts.js",      "intervals.js", "tokens.js",           "run.js",
+    "drift.js",   "drift_parts.js", "training.js",  "overoptimisation.js", "tables.js",
+    "samples.js", "theme.js",       "main.js"};
 constexpr std::string_view kRewardModelScripts[] = {"dom.js", "charts.js", "tokens.js", "theme.js",
                                                     "reward_model.js"};
 constexpr std::string_view kAttributionScripts[] = {"dom.js",

@@ -1,5 +1,4 @@
-// TrainerTest: the trainer's loop against a scripted server, with a learner that only counts: no
-// LibTorch.
+// TrainerTest: the trainer's loop against a scripted server and a learner that counts: no LibTorch.
 #pragma once
 
 #include <gtest/gtest.h>

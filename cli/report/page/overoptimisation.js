@@ -44,6 +44,6 @@ function fitTable(data) {
 function overoptimisationSection() {
   const data = runData.overoptimisation;
   if (!data) return null;
-  return section("overoptimisation", "Over-optimisation", "A policy that is trained on a proxy raises the gold reward at first and may lower it later. Rewards are fitted from those of the first step on.",
+  return section("overoptimisation", "Over-optimisation", "A policy that is trained on a proxy raises the gold reward at first and may lower it later. Rewards are counted from those of the first step, whose own noise is in no error of the fits.",
     el("div", {class: "grid"}, overoptimisationCard(data)), fitTable(data));
 }

@@ -6,7 +6,7 @@ namespace tandem::trainer {
 
 void BindOptions(OptionBinder& binder, RewardModelOptions& options) {
   binder.TextList("paths", &options.paths,
-                  "directories of tandem train-reward-model, or of transformers with one head; "
+                  "directories of tandem train-reward-model or of transformers; "
                   "several are an ensemble, as several heads of one are");
   binder.Choice("ensemble", &options.ensemble,
                 {{"mean", EnsembleAggregation::kMean},
