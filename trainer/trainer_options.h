@@ -70,8 +70,10 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options);
 
 // Checks what the range of a single field cannot express.
 //   INVALID_ARGUMENT  no model, data or server; an observe address that is not HOST:PORT; training
-//   with min_new_tokens; advantages that contradict the group, the KL or each other; a deterministic run with max_staleness; a budget of the KL to a reference
-//   policy that is not measured, or on_kl without one; roll_back without checkpoints
+//                     with min_new_tokens; advantages that contradict the group, the KL or each
+//                     other; a deterministic run with max_staleness; a budget of the KL to a
+//                     reference policy that is not measured, on_kl without a budget, roll_back
+//                     without checkpoints or with push.hold_back_versions
 //   UNIMPLEMENTED     numerics exact on a CUDA device
 absl::Status CheckOptions(const TrainerOptions& options);
 

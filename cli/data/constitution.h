@@ -1,6 +1,6 @@
 // Constitution: the principles by which a model criticises and revises its own responses
-// (Constitutional AI, Bai et al. 2022, arXiv 2212.08073, section 3.1), and the texts that ask it to.
-// Pure.
+// (Constitutional AI, Bai et al. 2022, arXiv 2212.08073, section 3.1), and the texts that ask it
+// to. Pure.
 //
 // A file has two templates and the principles, in parts that a line of three or more dashes
 // separates. Places are filled in once, as those of a judge's rubric (judge_text.h):

@@ -1,6 +1,6 @@
-// What the report shows of over-optimisation (Gao et al. 2023, arXiv 2210.10760): the reward that is
-// trained on (proxy) and the held-out one (gold) of each step, by how far the policy has gone from
-// the reference, with the fits of both laws. Pure.
+// What the report shows of over-optimisation (Gao et al. 2023, arXiv 2210.10760): the reward that
+// is trained on (proxy) and the held-out one (gold) of each step, by how far the policy has gone
+// from the reference, with the fits of both laws. Pure.
 #pragma once
 
 #include <cstdint>

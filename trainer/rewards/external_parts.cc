@@ -17,7 +17,7 @@ namespace tandem::trainer {
 namespace {
 
 constexpr char kIdentityMark[] = "\n";
-constexpr int64_t kMostOfAPass = 4096;  // completions that a reward model is given together
+constexpr int64_t kMostOfAPass = 256;  // completions of which a reward model gives answers together
 
 // Answers where no reward model was loaded.
 class NoModel : public Asker {

@@ -35,9 +35,9 @@ using ExternalAnswers = std::map<std::string, std::vector<RewardAnswer>>;
 // Thread-safe after Open. Threads: `workers` of each component, once there is something to ask.
 class ExternalParts {
  public:
-  // The external components that options.weights and options.gold name; null if there is none. Starts and opens
-  // nothing, and reads the rubric of a judge. Without `make_model` the component `model` fails when
-  // it is asked. `options` must outlive it.
+  // The external components that options.weights and options.gold name; null if there is none.
+  // Starts and opens nothing, and reads the rubric of a judge. Without `make_model` the component
+  // `model` fails when it is asked. `options` must outlive it.
   //   INVALID_ARGUMENT  what a component needs is missing or cannot work (named)
   static absl::StatusOr<std::unique_ptr<ExternalParts>> Create(const RewardOptions& options,
                                                                MakeModelAsker make_model);

@@ -31,8 +31,8 @@ struct Reward {
   std::vector<StepReward> steps;  // added to it; empty for most rewards
   // Is the answer right? The weighted sum of the components that judge the answer reaches
   // pass_threshold. What shapes the reward beside it (format, length_penalty, repetition,
-  // diversity, a learned model, truncation, normalisation) does not count, unless no component judges the answer:
-  // then a held-out one of reward.gold does, and without one format.
+  // diversity, a learned model, truncation, normalisation) does not count. Where no component with
+  // a weight judges the answer, those of reward.gold that do decide, and without them format.
   bool correct = false;
   std::vector<std::pair<std::string, double>> parts;  // before normalisation and weights
   // The sum of the components of reward.gold, which `value` has no part in; none where there is

@@ -70,18 +70,18 @@ const ComponentName* FindComponent(std::string_view name);
 std::vector<std::string> ComputedComponents(const RewardOptions& options);
 
 // Components that say whether a completion is correct, with what each counts: of those with a
-// weight; where none of them does, those of gold, which count 1; where none does either, `format` if
-// it has a weight.
+// weight; where none of them does, those of gold, which count 1; where none does either, `format`
+// if it has a weight.
 std::vector<std::pair<std::string, double>> Judges(const RewardOptions& options);
 
 // Whether a weighted sum reaches `threshold`, up to rounding: 0.6 + 0.3 + 0.1 is less than 1.
 bool Reaches(double sum, double threshold);
 
 // Checks names and bounds. What a component needs is checked where it is made.
-//   INVALID_ARGUMENT  no component or an unknown one (names those there are), in weights, gold, in
-//                     a cap
-//                     or in normalise; a component of gold that has a weight; a cap_min above its cap_max; hard length not above soft; a
-//                     file of the cache without a cache
+//   INVALID_ARGUMENT  no component or an unknown one (names those there are), in weights, gold, a
+//                     cap or normalise; a component of gold that has a weight or is named twice; a
+//                     cap_min above its cap_max; hard length not above soft; a file of the cache
+//                     without a cache
 absl::Status CheckRewardOptions(const RewardOptions& options);
 
 // INVALID_ARGUMENT where no completion can reach pass_threshold. Names are those of components.

@@ -40,13 +40,23 @@ RewardModelAsker::RewardModelAsker(std::shared_ptr<RewardScorer> scorer, RewardT
     : scorer_(std::move(scorer)), tally_(tally), end_(end) {}
 
 std::vector<RewardAnswer> RewardModelAsker::Ask(std::span<const RewardQuestion> questions) {
-  if (end_->WaitFor(std::chrono::milliseconds(0))) {
-    return std::vector<RewardAnswer>(questions.size(), Cancelled("the run ends"));
+  if (scorer_->options().threads > 0 && !std::exchange(has_threads_, true)) {
+    SupervisedModel::UseThreads(scorer_->options().threads);  // a setting of this thread
   }
-  const RewardModelOptions& options = scorer_->options();
-  if (options.threads > 0 && !std::exchange(has_threads_, true)) {
-    SupervisedModel::UseThreads(options.threads);  // a setting of this thread
+  std::vector<RewardAnswer> answers;
+  for (size_t begin = 0, end = 0; begin < questions.size(); begin = end) {
+    while (end < questions.size() && questions[end].group == questions[begin].group) ++end;
+    const std::span<const RewardQuestion> of_group = questions.subspan(begin, end - begin);
+    if (end_->WaitFor(std::chrono::milliseconds(0))) {
+      answers.insert(answers.end(), of_group.size(), Cancelled("the run ends"));
+      continue;
+    }
+    for (RewardAnswer& answer : AskGroup(of_group)) answers.push_back(std::move(answer));
   }
+  return answers;
+}
+
+std::vector<RewardAnswer> RewardModelAsker::AskGroup(std::span<const RewardQuestion> questions) {
   std::vector<RewardAnswer> answers(questions.size(), absl::UnknownError("not scored"));
   std::vector<size_t> scored;
   std::vector<TextToScore> texts;
@@ -70,7 +80,7 @@ std::vector<RewardAnswer> RewardModelAsker::Ask(std::span<const RewardQuestion> 
       answers[scored[t]] = rewards[t].status();
       continue;
     }
-    answers[scored[t]] = AnswerOf(*rewards[t], ranges[t], options);
+    answers[scored[t]] = AnswerOf(*rewards[t], ranges[t], scorer_->options());
     disagreement += rewards[t]->disagreement;
     ++count;
   }

@@ -19,12 +19,14 @@ class RewardModelAsker : public Asker {
   // `scorer` is used by nobody else while this exists; `tally` and `end` must outlive it.
   RewardModelAsker(std::shared_ptr<RewardScorer> scorer, RewardTally* tally, EndSign* end);
 
-  // All questions in one packed pass, a prompt once.
+  // The questions of a group in one packed pass, the prompt once.
   //   INVALID_ARGUMENT  as RewardScorer::Score and Split, or a reward that is not finite
-  //   CANCELLED         the run ends
+  //   CANCELLED         the run ends, found between two groups
   std::vector<RewardAnswer> Ask(std::span<const RewardQuestion> questions) override;
 
  private:
+  std::vector<RewardAnswer> AskGroup(std::span<const RewardQuestion> questions);
+
   const std::shared_ptr<RewardScorer> scorer_;
   RewardTally* const tally_;
   EndSign* const end_;

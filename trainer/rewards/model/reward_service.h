@@ -1,4 +1,4 @@
-// RewardService: a reward model over gRPC, as proto/reward.proto has it, for trainers whose
+// RewardModelServer: a reward model over gRPC, as proto/reward.proto has it, for trainers whose
 // component `grpc` calls it. Used by `tandem serve-reward-model`. gRPC is not visible in this
 // header.
 #pragma once
