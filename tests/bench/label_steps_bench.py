@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""What the prefix cache saves `tandem label-steps`: prompt tokens computed and wall time, with it and without, on the same lines.
+"""What the prefix cache saves `tandem label-steps`: prompt tokens computed, wall and CPU time, with it and without, on the same lines.
 
     python label_steps_bench.py --tandem build/release/bin/tandem --model models/smollm2-135m-instruct [--lines 4] [--steps 10]
         [--continuations 4] [--max-new-tokens 16] [--repeats 2]
 
 Completions are sums of many terms, a line a step. Both ways have the same seed and settings; they alternate, each in a server of
-its own. Prints one JSON object: of each way the counts of the last run and the seconds of all, and the ratios.
+its own. Prints one JSON object: of each way the counts of the last run and the seconds of all, and the ratios of medians. CPU
+seconds are those of the command and its server, loading included; they depend little on what else runs.
 """
 import argparse
 import json
 import pathlib
 import random
+import resource
 import statistics
 import subprocess
 import tempfile
@@ -30,6 +32,11 @@ def make_lines(count, steps):
     return lines
 
 
+def cpu_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def label(args, data, folder, more):
     command = [args.tandem, "label-steps", "--model", args.model, "--data", data, "--out", folder / "labels.jsonl", "--continuations", args.continuations,
                "--max-new-tokens", args.max_new_tokens, "--threads", args.threads, "--workers", args.workers, *more]
@@ -44,7 +51,7 @@ def main():
         parser.add_argument("--" + name, type=int, default=default)
     args = parser.parse_args()
     ways = {"with": [], "without": ["--no-prefix-cache"]}
-    counts, seconds = {}, {way: [] for way in ways}
+    counts, seconds, cpu = {}, {way: [] for way in ways}, {way: [] for way in ways}
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder) / "lines.jsonl"
         data.write_text("".join(json.dumps(line) + "\n" for line in make_lines(args.lines, args.steps)))
@@ -52,13 +59,16 @@ def main():
             for way, more in ways.items():
                 out = pathlib.Path(folder) / f"{way}_{repeat}"
                 out.mkdir()
+                before = cpu_seconds()
                 counts[way] = label(args, data, out, more)
+                cpu[way].append(round(cpu_seconds() - before, 2))
                 seconds[way].append(round(counts[way].pop("seconds"), 2))
     print(json.dumps({
         "settings": {name: value for name, value in vars(args).items() if name != "tandem"},
-        "counts": counts, "seconds": seconds,
+        "counts": counts, "seconds": seconds, "cpu_seconds": cpu,
         "computed_share": round(counts["with"]["prompt_tokens_computed"] / counts["without"]["prompt_tokens_computed"], 4),
-        "wall_time_ratio": round(statistics.median(seconds["with"]) / statistics.median(seconds["without"]), 4)}, indent=1))
+        "wall_time_ratio": round(statistics.median(seconds["with"]) / statistics.median(seconds["without"]), 4),
+        "cpu_time_ratio": round(statistics.median(cpu["with"]) / statistics.median(cpu["without"]), 4)}))
 
 
 if __name__ == "__main__":
