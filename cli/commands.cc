@@ -66,6 +66,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddRunCommand,
                          &AddServeCommand,
                          &AddTrainCommand,
+                         &AddPlanCommand,
                          &AddRanksCommand,
                          &AddRenderCommand,
                          &AddStatusCommand,
@@ -86,6 +87,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddScoreRewardsCommand,
                          &AddServeRewardModelCommand,
                          &AddGenerateCommand,
+                         &AddSampleCommand,
                          &AddBenchCommand,
                          &AddDriftCommand,
                          &AddVersionCommand}) {

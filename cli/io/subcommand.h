@@ -49,6 +49,7 @@ void AddRenderCommand(CLI::App& app, Action& chosen);
 void AddCertsCommand(CLI::App& app, Action& chosen);
 void AddLedgerCommand(CLI::App& app, Action& chosen);
 void AddLogsCommand(CLI::App& app, Action& chosen);
+void AddPlanCommand(CLI::App& app, Action& chosen);
 void AddReportCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);
 
@@ -68,6 +69,7 @@ void AddLabelStepsCommand(CLI::App& app, Action& chosen);
 void AddScoreRewardsCommand(CLI::App& app, Action& chosen);
 void AddServeRewardModelCommand(CLI::App& app, Action& chosen);
 void AddGenerateCommand(CLI::App& app, Action& chosen);
+void AddSampleCommand(CLI::App& app, Action& chosen);
 
 // Benchmarks.
 void AddBenchCommand(CLI::App& app, Action& chosen);

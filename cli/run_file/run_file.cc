@@ -1,7 +1,10 @@
 #include "cli/run_file/run_file.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 #include "trainer/presets.h"
 
 namespace tandem::cli {
@@ -18,11 +21,23 @@ RunFile::RunFile() {
 
 absl::StatusOr<std::unique_ptr<RunFile>> RunFile::Load(const std::string& path,
                                                        const std::vector<std::string>& sets) {
+  TANDEM_ASSIGN_OR_RETURN(std::string yaml, ReadFile(path));
+  return LoadTexts({{std::move(yaml), path}}, sets);
+}
+
+absl::StatusOr<std::unique_ptr<RunFile>> RunFile::LoadTexts(const std::vector<Text>& texts,
+                                                            const std::vector<std::string>& sets) {
   std::unique_ptr<RunFile> run(new RunFile);
   rollout::ServerOptions& server = run->server_;
   const trainer::TrainerOptions& trainer = run->trainer_;
   TANDEM_RETURN_IF_ERROR(trainer::LoadOverPreset(
-      run->binder_, trainer.preset, [&] { return run->binder_.LoadFile(path); },
+      run->binder_, trainer.preset,
+      [&] {
+        for (const Text& text : texts) {
+          TANDEM_RETURN_IF_ERROR(run->binder_.LoadString(text.yaml, text.origin));
+        }
+        return absl::OkStatus();
+      },
       [&] {
         for (const std::string& assignment : sets) {
           TANDEM_RETURN_IF_ERROR(run->binder_.Set(assignment));
@@ -48,6 +63,8 @@ std::vector<std::string> RunFile::input_paths() const {
   if (server_.model != trainer_.model) paths.push_back(server_.model);
   if (!trainer_.data.eval.empty()) paths.push_back(trainer_.data.eval);
   if (!trainer_.probe.file.empty()) paths.push_back(trainer_.probe.file);
+  const std::string& critic = trainer_.learner.step.critic.model;
+  if (!critic.empty()) paths.push_back(critic);
   for (const rpc::TlsOptions* const tls : {&server_.tls, &trainer_.tls}) {
     for (const char* const file : {"tls.crt", "tls.key", "ca.crt"}) {
       if (!tls->directory.empty()) paths.push_back(absl::StrCat(tls->directory, "/", file));

@@ -24,6 +24,14 @@ class RunFile {
   static absl::StatusOr<std::unique_ptr<RunFile>> Load(const std::string& path,
                                                        const std::vector<std::string>& sets);
 
+  // The same of several texts of YAML, a later one over an earlier one. Messages call each by its
+  // origin.
+  struct Text {
+    std::string yaml, origin;
+  };
+  static absl::StatusOr<std::unique_ptr<RunFile>> LoadTexts(const std::vector<Text>& texts,
+                                                            const std::vector<std::string>& sets);
+
   const LaunchOptions& launch() const { return launch_; }
   const rollout::ServerOptions& server() const { return server_; }
   const trainer::TrainerOptions& trainer() const { return trainer_; }

@@ -19,6 +19,7 @@
 #include "cli/model/model_input.h"
 #include "cli/run/rank_processes.h"
 #include "cli/run_file/launch_options.h"
+#include "cli/supervised/reward_model_directory.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
@@ -31,6 +32,8 @@
 
 namespace tandem::cli {
 namespace {
+
+constexpr double kLockPatienceSeconds = 5;
 
 // The arguments with which this process was started, without its own name.
 absl::StatusOr<std::vector<std::string>> OwnArguments() {
@@ -129,6 +132,12 @@ std::string SupervisedSession::Settings() const {
 }
 
 absl::Status SupervisedSession::Join(bool takes_heads) {
+  if (leads()) {  // a run that was told to stop may still save there
+    TANDEM_RETURN_IF_ERROR(trainer::WithExitCode(MakeDirectories(flags_.out), ExitCode::kStorage));
+    auto lock = DirectoryLock::Take(flags_.out, kLockPatienceSeconds);
+    if (!lock.ok()) return AsUsageError(lock.status());
+    lock_ = *std::move(lock);
+  }
   const Device device = flags_.run.device;
   const absl::Status chosen = trainer::ChooseDevice(device, self_.local_rank);
   if (!chosen.ok()) return trainer::WithExitCode(chosen, ExitCode::kBadModelOrData);

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/files/file_system.h"
 #include "common/model/model_config.h"
 #include "common/options/options.h"
 #include "common/process/stop_signal.h"
@@ -66,6 +67,7 @@ class SupervisedSession {
 
   // Meets the other ranks and reads the weights. To be called once the data is known to be right.
   //   INVALID_ARGUMENT  a reward model, unless `takes_heads`;  others of ProcessGroup::Join
+  //   ALREADY_EXISTS    another process writes to --out
   absl::Status Join(bool takes_heads = false);
   // Tensors of the model directory, in ModelTensors order, and score.weight if it has one.
   const std::vector<HostTensor>& weights() const { return weights_; }
@@ -98,6 +100,7 @@ class SupervisedSession {
   std::string Settings() const;
 
   SupervisedFlags& flags_;
+  std::unique_ptr<DirectoryLock> lock_;  // of --out, on rank 0
   StopSignal stop_;
   comm::RankEnvironment self_;
   std::unique_ptr<Tokenizer> tokenizer_;

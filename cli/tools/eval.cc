@@ -16,6 +16,7 @@
 #include "cli/tools/best_of.h"
 #include "cli/tools/generate.h"
 #include "cli/tools/reward_flags.h"
+#include "cli/tools/rewarded_group.h"
 #include "common/base/exit_codes.h"
 #include "common/base/json.h"
 #include "common/base/status_macros.h"
@@ -54,17 +55,6 @@ struct Tally {
   }
 };
 
-// Prompts that do not fit into the model's context together with a completion are counted and not
-// evaluated.
-absl::Status BoundPrompts(const ModelConfig& config, EvalFlags& flags) {
-  flags.data.over_length = trainer::OverLength::kDrop;
-  flags.data.max_prompt_tokens = config.max_position_embeddings - flags.sampling.max_new_tokens;
-  if (flags.data.max_prompt_tokens >= 1) return absl::OkStatus();
-  return AsUsageError(InvalidArgument("--max-new-tokens ", flags.sampling.max_new_tokens,
-                                      " leaves no room for a prompt in the model's context of ",
-                                      config.max_position_embeddings));
-}
-
 // Two requests per prompt i: number 2i is greedy with one completion, number 2i + 1 samples k.
 // Without k there is only the greedy one.
 std::vector<rollout::GroupRequest> Requests(const EvalFlags& flags,
@@ -84,21 +74,6 @@ std::vector<rollout::GroupRequest> Requests(const EvalFlags& flags,
     requests.push_back(std::move(sampled));
   }
   return requests;
-}
-
-std::vector<trainer::Reward> Judge(trainer::RewardFunction& judge,
-                                   const experience::v1::Prompt& prompt,
-                                   const std::vector<rollout::FinishedCompletion>& completions) {
-  std::vector<trainer::RewardInput> inputs;
-  for (const rollout::FinishedCompletion& completion : completions) {
-    inputs.push_back({.text = completion.text,
-                      .answer = prompt.answer(),
-                      .prompt = prompt.text(),
-                      .source_json = prompt.source_json(),
-                      .num_tokens = static_cast<int64_t>(completion.token_ids.size()),
-                      .truncated = completion.finish_reason == rollout::FinishReason::kLength});
-  }
-  return judge.Score(inputs);
 }
 
 // The completion that a reward model chooses: is it correct?
@@ -166,7 +141,7 @@ absl::Status Eval(EvalFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto scorer, LoadBestOf(flags.best_of, flags.threads));
   if (scorer != nullptr) flags.k = flags.best_of.n;
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
-  TANDEM_RETURN_IF_ERROR(BoundPrompts(config, flags));
+  TANDEM_RETURN_IF_ERROR(BoundPrompts(config, flags.sampling.max_new_tokens, flags.data));
   TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto source,
@@ -186,7 +161,7 @@ absl::Status Eval(EvalFlags& flags) {
       [&](size_t i, std::vector<rollout::FinishedCompletion> completions) {
         const experience::v1::Prompt& prompt = source->prompts()[i / per_prompt];
         const bool is_greedy = i % per_prompt == 0;
-        const std::vector<trainer::Reward> rewards = Judge(**judge, prompt, completions);
+        const std::vector<trainer::Reward> rewards = RewardGroup(**judge, prompt, completions);
         Count(rewards, is_greedy ? greedy : sampled);
         if (scorer != nullptr && !is_greedy && failure.ok()) {
           failure = CountBest(*scorer, prompt.text(), completions, rewards, sampled);

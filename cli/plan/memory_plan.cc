@@ -1,0 +1,240 @@
+#include "cli/plan/memory_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/model/forward_kernels.h"
+#include "rollout_server/engine/cuda/step/memory_plan.h"
+#include "rollout_server/engine/forward/model_runner.h"
+
+namespace tandem::plan {
+namespace {
+
+// A row's logits that are kept between its passes (kMaxKeptLogits of trainer/policy/policy.cc), and
+// the rows of logits that are computed at a time otherwise (LayerOps::logit_chunk_rows).
+constexpr int64_t kMaxKeptLogits = 100'000'000;
+constexpr int64_t kLogitRowsOnCpu = 256, kLogitRowsOnDevice = 1024;
+
+// What glibc keeps of freed activations and cannot use again for the next row's, as a share of
+// them: with KeepFreedMemory nothing goes back to the kernel. Measured with glibc 2.36 on rows of
+// 80 to 1000 tokens (docs/memory.md); a device's allocator has other holes, which are not planned.
+constexpr double kKeptShare = 0.75;
+
+// Of the tensors of a push to bf16 servers, the share that deltas take; to fp32 servers they may
+// take all of it, since every element changes.
+constexpr int64_t kDeltaPartBf16 = 4;
+
+struct ModelSizes {
+  int64_t all = 0;        // N
+  int64_t linear = 0;     // weights of the layers' products
+  int64_t head = 0;       // V E
+  int64_t layer = 0;      // parameters of one layer
+  int64_t embedding = 0;  // of the embedding's stage
+};
+
+ModelSizes SizesOf(const ModelConfig& config) {
+  ModelSizes sizes;
+  sizes.head = sizes.embedding = config.vocab_size * config.hidden_size;
+  int64_t in_layers = 0;
+  for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
+    const int64_t count = spec.num_elements();
+    sizes.all += count;
+    if (spec.name.starts_with("model.layers.")) {
+      in_layers += count;
+      if (spec.shape.size() == 2) sizes.linear += count;
+    }
+  }
+  sizes.layer = in_layers / config.num_layers;
+  return sizes;
+}
+
+int64_t CopyBytes(ComputeDType dtype) { return dtype == ComputeDType::kBf16 ? 2 : 4; }
+
+class Trainer {
+ public:
+  explicit Trainer(const TrainerShape& shape)
+      : shape_(shape),
+        sizes_(SizesOf(shape.policy)),
+        on_cpu_(shape.device == Device::kCpu),
+        parts_(shape.shard_parameters ? shape.ranks : 1) {}
+
+  ProcessMemory Memory() {
+    if (on_cpu_) {
+      // ReadModelTensors maps the file, and the learner keeps it to measure the distance from it.
+      Add("model file, mapped", "file", sizes_.all * DTypeBytes(shape_.file_dtype));
+    }
+    AddModel("policy", sizes_, shape_.over_vocabulary, /*trainable=*/true);
+    if (shape_.has_reference) AddModel("reference", sizes_, true, /*trainable=*/false);
+    if (shape_.critic.has_value()) {
+      ModelConfig trunk = *shape_.critic;
+      trunk.tie_word_embeddings = true;  // a critic has no head over the vocabulary
+      AddModel("critic", SizesOf(trunk), /*has_head=*/false, /*trainable=*/true);
+    }
+    if (parts_ > 1) AddGathered();
+    AddPasses();
+    if (shape_.push_dtype.has_value() && on_cpu_) AddPush(*shape_.push_dtype);
+    Add("experience batch", "128 bytes a token", shape_.batch_tokens * 128);
+    if (!on_cpu_) Add("CUDA context and libraries", "estimate", rollout::cuda::kDriverBytes);
+    return std::move(memory_);
+  }
+
+ private:
+  void Add(std::string name, std::string about, int64_t bytes) {
+    if (bytes > 0) memory_.parts.push_back({std::move(name), std::move(about), bytes});
+  }
+
+  // PlacedPolicy, AdamW and Policy::Impl::RefreshWeight. Moments are those of the rank's own slices,
+  // also where parameters are not sharded.
+  void AddModel(const std::string& name, const ModelSizes& sizes, bool has_head, bool trainable) {
+    const std::string share = parts_ > 1 ? " / ranks" : "";
+    Add(name + " masters", "4 N" + share, 4 * sizes.all / parts_);
+    if (trainable) {
+      Add(name + " gradients", "4 N" + share, 4 * sizes.all / parts_);
+      Add(name + " moments", shape_.ranks > 1 ? "8 N / ranks" : "8 N",
+          8 * sizes.all / shape_.ranks);
+    }
+    if (shape_.dtype != ComputeDType::kBf16 || parts_ > 1) return;
+    const int64_t head = has_head ? sizes.head : 0;
+    if (!on_cpu_) {
+      Add(name + " cast copy", "2 bytes a weight of a product", 2 * (sizes.linear + head));
+    } else if (!shape_.fast_bf16) {
+      Add(name + " cast copy", "bf16 values in fp32: 4 bytes a weight of the layers' products",
+          4 * sizes.linear);
+    } else {
+      Add(name + " cast copy", "2 bytes a weight of a product",
+          2 * (sizes.linear + (trainable ? head : 0)));
+    }
+  }
+
+  // ParameterBuckets: the parameters of a stage and of the next one are gathered at once, and the
+  // gradients of one; their casts beside them.
+  void AddGathered() {
+    const int64_t largest = std::max(sizes_.layer, sizes_.embedding);
+    const int64_t pair = sizes_.layer + largest;
+    const int64_t cast = shape_.dtype == ComputeDType::kBf16 ? 2 * largest : 0;
+    Add("gathered parameters", "two stages, one stage's gradients twice",
+        4 * pair + 8 * largest + cast);
+  }
+
+  // LayerTape of every layer (trainer/policy/decoder.h), or its input alone; ScoreTape; and what
+  // the backward pass of the head or of one layer needs beside them, whichever is more.
+  void AddPasses() {
+    const ModelConfig& c = shape_.policy;
+    const int64_t t = shape_.row_tokens, rows = shape_.row_targets;
+    const int64_t width = on_cpu_ ? 4 : CopyBytes(shape_.dtype);  // the CPU's activations are fp32
+    const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
+    const int64_t raw = c.qk_norm ? q + kv : 0;
+    const int64_t input = 4 * c.hidden_size;
+    const int64_t rest = input + width * (2 * q + 2 * kv + raw + 2 * c.intermediate_size) +
+                         4 * (2 + c.num_heads + (c.qk_norm ? c.num_heads + c.num_kv_heads : 0));
+    const int64_t kept = shape_.checkpoint_activations ? t * (c.num_layers * input + rest)
+                                                       : t * c.num_layers * (input + rest);
+    Add("activations",
+        shape_.checkpoint_activations ? "inputs of the layers and one layer, T tokens"
+                                      : "T tokens of L layers",
+        kept);
+    if (on_cpu_) {
+      Add("kept by the allocator", "holes between activations: measured",
+          static_cast<int64_t>(kKeptShare * static_cast<double>(kept)));
+    }
+    const int64_t one_layer =
+        t * (4 * (4 * c.hidden_size + q) + width * (3 * c.intermediate_size + q + 2 * kv));
+    const int64_t head = HeadBytes(rows);
+    Add("passes, beside the activations", "logits and their gradient, or one layer's gradients",
+        std::max(head, one_layer));
+  }
+
+  // Logits, [R, V] or a chunk of them, and the gradient of the head's weight.
+  int64_t HeadBytes(int64_t rows) const {
+    const ModelConfig& c = shape_.policy;
+    const int64_t states = 4 * rows * 4 * c.hidden_size;  // hidden, normed, and their gradients
+    if (!shape_.over_vocabulary) return states;
+    const bool kept = rows * c.vocab_size <= kMaxKeptLogits;
+    const int64_t chunk = on_cpu_ ? kLogitRowsOnCpu : kLogitRowsOnDevice;
+    const int64_t logits = (kept ? rows : std::min(rows, chunk)) * c.vocab_size;
+    const bool bf16 = shape_.dtype == ComputeDType::kBf16;
+    if (bf16 && (!on_cpu_ || shape_.fast_bf16)) return states + 6 * logits + 2 * sizes_.head;
+    return states + 8 * logits + 4 * sizes_.head;
+  }
+
+  // WeightCaster: a copy of the masters and the cast of the version before, and the new cast, each
+  // of this rank's part; and the deltas of WeightPublisher.
+  void AddPush(DType dtype) {
+    Add("push: masters of the last version", "4 N", 4 * sizes_.all / parts_);
+    const int64_t cast = DTypeBytes(dtype) * sizes_.all / parts_;
+    Add("push: casts of two versions", "2 x the servers' bytes of N", 2 * cast);
+    Add("push: deltas", "what changed, at most the servers' bytes of N",
+        dtype == DType::kBF16 ? cast / kDeltaPartBf16 : cast);
+  }
+
+  const TrainerShape& shape_;
+  const ModelSizes sizes_;
+  const bool on_cpu_;
+  const int64_t parts_;
+  ProcessMemory memory_;
+};
+
+}  // namespace
+
+int64_t ProcessMemory::total() const {
+  int64_t sum = 0;
+  for (const MemoryPart& part : parts) sum += part.bytes;
+  return sum;
+}
+
+ProcessMemory TrainerMemory(const TrainerShape& shape) {
+  ProcessMemory memory = Trainer(shape).Memory();
+  memory.name = "trainer rank";
+  return memory;
+}
+
+ProcessMemory ServerMemory(const ServerShape& shape) {
+  const rollout::EngineOptions& engine = shape.engine;
+  ProcessMemory memory = {.name = "rollout server"};
+  const auto add = [&](const char* name, const char* about, int64_t bytes) {
+    if (bytes > 0) memory.parts.push_back({name, about, bytes});
+  };
+  const DType dtype = engine.weight_dtype();
+  const int64_t tokens = engine.kv_capacity_tokens;
+  const int64_t blocks = tokens / kKvBlockTokens;
+  const int64_t step = rollout::cuda::StepBytes(shape.config, dtype, engine.max_step_tokens,
+                                                engine.max_batch_sequences);
+  const int64_t cache = rollout::ModelRunner::CacheBytes(shape.config, engine.dtype, blocks);
+  if (engine.device == Device::kCuda) {
+    const int64_t weights = rollout::cuda::WeightsBytes(shape.config, dtype);
+    add("weights", "of one version", weights);
+    if (shape.takes_pushes) {
+      add("next version of the weights", "a push is staged there", weights);
+      add("push buffers", "NCCL and buckets: estimate", rollout::cuda::kPushBytes);
+    }
+    add("largest step", "arrays of max_step_tokens", step);
+    if (engine.cuda_graphs) {
+      add("CUDA graphs", "estimate", rollout::cuda::kGraphBytes * rollout::cuda::kMostGraphs / 4);
+    }
+    add("CUDA context and libraries", "estimate", rollout::cuda::kDriverBytes);
+    const int64_t rest =
+        shape.device_bytes - memory.total() - shape.device_bytes / rollout::cuda::kSpareShare;
+    add("KV cache", tokens == 0 ? "what is left" : "kv_capacity_tokens",
+        tokens == 0 ? std::max<int64_t>(0, rest) : cache);
+    return memory;
+  }
+  // Two moments are the fullest: the start, when the tensors of the file are packed for the kernels
+  // (a file of another dtype is cast before), and a push.
+  const int64_t all = SizesOf(shape.config).all;
+  const int64_t weights = all * DTypeBytes(dtype), file = all * DTypeBytes(shape.file_dtype);
+  const int64_t cast = dtype == shape.file_dtype ? 0 : weights;
+  const bool push_is_fullest = shape.takes_pushes && 2 * weights >= file + cast;
+  add("weights", "packed for the kernels", weights);
+  if (push_is_fullest) {
+    add("next version of the weights", "packed, from the first push on", weights);
+    add("staging of a push", "tensors as they arrive", weights);
+  } else {
+    add("model file, mapped", "at the start", file);
+    add("cast of the file", "to the engine's dtype, at the start", cast);
+  }
+  add("KV cache", "kv_capacity_tokens", cache);
+  add("largest step", "arrays of max_step_tokens", step);
+  return memory;
+}
+
+}  // namespace tandem::plan
