@@ -24,6 +24,10 @@ constexpr double kKeptShare = 0.75;
 // take all of it, since every element changes.
 constexpr int64_t kDeltaPartBf16 = 4;
 
+// MeasureMachineLimits (common/tensor/machine_limits.h), and kLogitsRows of ModelRunner.
+constexpr int64_t kMeasurementBytes = int64_t{256} << 20;
+constexpr int64_t kLogitRowsOfServer = 64;
+
 struct ModelSizes {
   int64_t all = 0;        // N
   int64_t linear = 0;     // weights of the layers' products
@@ -197,8 +201,6 @@ ProcessMemory ServerMemory(const ServerShape& shape) {
   const DType dtype = engine.weight_dtype();
   const int64_t tokens = engine.kv_capacity_tokens;
   const int64_t blocks = tokens / kKvBlockTokens;
-  const int64_t step = rollout::cuda::StepBytes(shape.config, dtype, engine.max_step_tokens,
-                                                engine.max_batch_sequences);
   const int64_t cache = rollout::ModelRunner::CacheBytes(shape.config, engine.dtype, blocks);
   if (engine.device == Device::kCuda) {
     const int64_t weights = rollout::cuda::WeightsBytes(shape.config, dtype);
@@ -207,7 +209,9 @@ ProcessMemory ServerMemory(const ServerShape& shape) {
       add("next version of the weights", "a push is staged there", weights);
       add("push buffers", "NCCL and buckets: estimate", rollout::cuda::kPushBytes);
     }
-    add("largest step", "arrays of max_step_tokens", step);
+    add("largest step", "arrays of max_step_tokens",
+        rollout::cuda::StepBytes(shape.config, dtype, engine.max_step_tokens,
+                                 engine.max_batch_sequences));
     if (engine.cuda_graphs) {
       add("CUDA graphs", "estimate", rollout::cuda::kGraphBytes * rollout::cuda::kMostGraphs / 4);
     }
@@ -218,22 +222,30 @@ ProcessMemory ServerMemory(const ServerShape& shape) {
         tokens == 0 ? std::max<int64_t>(0, rest) : cache);
     return memory;
   }
-  // Two moments are the fullest: the start, when the tensors of the file are packed for the kernels
-  // (a file of another dtype is cast before), and a push.
+  // Both versions and the cache are there from the start on (reserve_for_push). Beside them, one
+  // after the other: the file and its cast, while it is packed; the measurement of the machine; and
+  // the tensors of a push, whose memory is taken before the server is ready.
   const int64_t all = SizesOf(shape.config).all;
   const int64_t weights = all * DTypeBytes(dtype), file = all * DTypeBytes(shape.file_dtype);
   const int64_t cast = dtype == shape.file_dtype ? 0 : weights;
-  const bool push_is_fullest = shape.takes_pushes && 2 * weights >= file + cast;
+  const int64_t staging = shape.takes_pushes ? weights : 0;
   add("weights", "packed for the kernels", weights);
-  if (push_is_fullest) {
-    add("next version of the weights", "packed, from the first push on", weights);
-    add("staging of a push", "tensors as they arrive", weights);
-  } else {
-    add("model file, mapped", "at the start", file);
-    add("cast of the file", "to the engine's dtype, at the start", cast);
-  }
+  if (shape.takes_pushes) add("next version of the weights", "packed", weights);
   add("KV cache", "kv_capacity_tokens", cache);
-  add("largest step", "arrays of max_step_tokens", step);
+  if (staging >= std::max(file + cast, kMeasurementBytes)) {
+    add("staging of a push", "tensors as they arrive", staging);
+  } else if (file + cast > kMeasurementBytes) {
+    add("model file, mapped, and its cast", "at the start", file + cast);
+  } else {
+    add("measurement of the machine", "at the start", kMeasurementBytes);
+  }
+  // ModelRunner::Reserve, and rows of logits.
+  const ModelConfig& c = shape.config;
+  const int64_t heads = c.num_heads + c.num_kv_heads;
+  add("largest step", "arrays of max_step_tokens",
+      4 * (engine.max_step_tokens *
+               (2 * c.hidden_size + 2 * heads * c.head_dim + c.intermediate_size) +
+           kLogitRowsOfServer * c.vocab_size));
   return memory;
 }
 

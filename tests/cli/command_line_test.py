@@ -101,8 +101,8 @@ def test_a_flag_out_of_range_is_refused_before_anything_is_loaded():
     assert "fp8 not in {fp32,bf16}" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["help", "demo", "run", "ranks", "render", "status", "certs", "logs", "report", "init",
-                                     "sft", "eval", "export", "tokenize", "score", "generate", "bench", "drift",
+@pytest.mark.parametrize("command", ["help", "demo", "run", "plan", "ranks", "render", "status", "certs", "logs", "report", "init",
+                                     "sft", "eval", "export", "tokenize", "score", "sample", "generate", "bench", "drift",
                                      "version"])
 def test_every_command_explains_itself(command):
     done = tandem(command, "--help")

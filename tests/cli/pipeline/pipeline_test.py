@@ -184,7 +184,7 @@ def test_a_changed_option_of_a_finished_stage_is_refused_and_from_does_it_again(
 
 def test_mistakes_are_found_before_anything_runs(place, tmp_path):
     cases = [({"rm": {"epoch": 3}}, "stage rm: `tandem train-reward-model` has no option 'epoch'; did you mean epochs?"),
-             ({"dpo": {"loss": "dpp"}}, "stage dpo: --loss: loss: 'dpp' is not one of"),
+             ({"dpo": {"loss": "dpp"}}, "stage dpo: --loss: --set kind=dpp: kind: 'dpp' is not one of"),
              ({"warm": {"out": "here"}}, "stage warm: 'out' is set by the pipeline"),
              ({"warm": {"shard-parameters": "maybe"}}, "shard-parameters: 'maybe' is not true or false"),
              ({"ppo": {"trainer": {"model": "m", "stepz": 3}}}, "trainer.stepz"),

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import threading
-import time
 
 import pytest
 import yaml
+
+from waiting import wait_until
 
 TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
 TOLERANCE = 0.06  # of the measured peak; the page promises 10 %
@@ -58,7 +59,9 @@ def place(tmp_path_factory):
 
 
 def close_to(planned, measured):
-    assert planned == pytest.approx(measured, rel=TOLERANCE), f"planned {planned / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB"
+    line = f"planned {planned / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB, {planned / measured - 1:+.1%}"
+    print(line)  # for the table of docs/memory.md, with pytest -s
+    assert planned == pytest.approx(measured, rel=TOLERANCE), line
 
 
 SUPERVISED = {"sft": ("sft", "answers", 1), "sft in bf16": ("sft", "answers", 1), "preferences": ("train-preferences", "pairs", 2),
@@ -87,7 +90,7 @@ def test_supervised_training_peaks_where_planned(place, tmp_path, case):
 
 
 class Run:
-    """Three train steps of one row; `memory` has the trainer's numbers and the server's resident bytes, peak and last."""
+    """Three train steps of one row; `memory` has the trainer's numbers and the server's peak resident bytes."""
 
     def __init__(self, place, folder, model, dtype, preset, *sets):
         self.config = folder / f"{model}-{preset}-{dtype}.yaml"
@@ -99,7 +102,7 @@ class Run:
                         "data": {"train": str(place / "prompts.jsonl"), "chat": False}, "checkpoint": {"at_end": False},
                         "reward": {"weights": {"format": 1}, "format": "(?s).*[ae].*"}}}))
         self.sets = [word for one in sets for word in ("--set", one)]
-        self.server_peak = self.server_last = 0
+        self.server_peak = 0
         child = subprocess.Popen([TANDEM, "run", self.config, "--clean", *self.sets], stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True)
         watch = threading.Thread(target=self.watch, args=(child,))
@@ -111,7 +114,7 @@ class Run:
         self.memory = [line for line in lines if "memory/peak_bytes" in line][-1]
 
     def watch(self, child):
-        while child.poll() is None:
+        def looked():
             for pid in filter(str.isdigit, os.listdir("/proc")):
                 try:
                     with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
@@ -121,10 +124,10 @@ class Run:
                     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
                         status = dict(line.split(":", 1) for line in file)
                     self.server_peak = int(status["VmHWM"].split()[0]) * 1024
-                    self.server_last = int(status["VmRSS"].split()[0]) * 1024
                 except (OSError, KeyError):
                     pass
-            time.sleep(0.1)
+            return child.poll() is not None
+        wait_until(looked, "the run does not end")
 
     def plan(self):
         prompt = max(1, round(self.memory["loss/num_row_tokens"] / 4) - 4 * 32)
@@ -155,9 +158,9 @@ def test_a_run_peaks_where_planned(place, base, tmp_path, case):
     assert parts.get("reference masters", 0) == run.memory["memory/reference_bytes"]
     critic = sum(parts.get(f"critic {name}", 0) for name in ("masters", "gradients", "moments"))
     assert critic == pytest.approx(run.memory.get("memory/critic_bytes", 0), abs=4 * 4 * 512 + 64)
-    # A server of a tiny model peaks when it measures the machine at its start; at its end it has what a process has anyway.
-    server = process(planned, "rollout server")["bytes"]
-    assert server == pytest.approx(run.server_peak - base.server_last, rel=0.1)
+    # Both servers peak when they measure the machine, beside their weights and KV.
+    server = process(planned, "rollout server")["bytes"] - process(base.plan(), "rollout server")["bytes"]
+    close_to(server, run.server_peak - base.server_peak)
 
 
 def test_gpus_are_shared_out_and_what_does_not_fit_comes_with_advice(place):

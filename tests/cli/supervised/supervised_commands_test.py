@@ -115,6 +115,17 @@ def test_a_signal_saves_and_a_resumed_run_ends_with_the_same_bits(model, tmp_pat
     assert (stopped / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
+def test_two_trainings_do_not_write_to_one_directory(model, tmp_path):
+    command = [str(word) for word in training("sft", model, tmp_path, "out", "--epochs", 3000)]
+    with subprocess.Popen([TANDEM, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
+        path = tmp_path / "out" / "metrics.jsonl"
+        wait_until(lambda: path.exists() and path.read_text(), "no updates")
+        second = tandem(*command)
+        first.send_signal(signal.SIGINT)
+        assert first.wait(timeout=60) == 130
+    assert second.returncode == 2 and "another process writes there" in second.stderr
+
+
 def test_reference_logprobs_are_cached_and_only_used_where_they_fit(model, tmp_path):
     cache = tmp_path / "cache.safetensors"
     named = ["--reference-cache", cache]
