@@ -17,8 +17,9 @@ constexpr int64_t kLogitRowsOnCpu = 256, kLogitRowsOnDevice = 1024;
 
 // What glibc keeps of freed activations and cannot use again for the next row's, as a share of
 // them: with KeepFreedMemory nothing goes back to the kernel. Measured with glibc 2.36 on rows of
-// 80 to 1000 tokens (docs/memory.md); a device's allocator has other holes, which are not planned.
-constexpr double kKeptShare = 0.75;
+// 80 to 1000 tokens (docs/memory.md). In bf16 the casts, made anew after every update, fill a part
+// of it. A device's allocator has other holes, which are not planned.
+constexpr double kKeptShare = 0.75, kKeptShareBf16 = 0.4;
 
 // Of the tensors of a push to bf16 servers, the share that deltas take; to fp32 servers they may
 // take all of it, since every element changes.
@@ -138,8 +139,9 @@ class Trainer {
                                       : "T tokens of L layers",
         kept);
     if (on_cpu_) {
+      const double share = shape_.dtype == ComputeDType::kBf16 ? kKeptShareBf16 : kKeptShare;
       Add("kept by the allocator", "holes between activations: measured",
-          static_cast<int64_t>(kKeptShare * static_cast<double>(kept)));
+          static_cast<int64_t>(share * static_cast<double>(kept)));
     }
     const int64_t one_layer =
         t * (4 * (4 * c.hidden_size + q) + width * (3 * c.intermediate_size + q + 2 * kv));

@@ -188,8 +188,10 @@ std::string ToText(const RunShape& run) {
     }
   }
   if (fits) return text;
-  absl::StrAppend(&text, "each of these alone saves, on the fullest:\n");
-  for (const Advice& advice : Advise(run)) {
+  const std::vector<Advice> all = Advise(run);
+  absl::StrAppend(&text, all.empty() ? "no option saves memory on the fullest: it needs more\n"
+                                     : "each of these alone saves, on the fullest:\n");
+  for (const Advice& advice : all) {
     absl::StrAppendFormat(&text, "  %12s  %s\n", Gib(advice.saved_bytes), advice.option);
   }
   return text;

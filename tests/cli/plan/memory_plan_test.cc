@@ -177,13 +177,12 @@ TEST(PlacementTest, EachProcessHasAGpuAndOneGpuHoldsBoth) {
 }
 
 TEST(PlacementTest, WhatDoesNotFitComesWithOptionsTheLargestSavingFirst) {
-  const RunShape roomy = OnGpus(int64_t{80} << 30);
-  RunShape run = roomy;
-  run.memory_bytes = PlaceProcesses(roomy)[0].bytes - 1;  // of the trainer; the server needs more
+  RunShape run = OnGpus(0);
+  run.server.reset();
+  run.memory_bytes = PlaceProcesses(run)[0].bytes - 1;
   const std::vector<Advice> advice = Advise(run);
   ASSERT_FALSE(advice.empty());
   EXPECT_TRUE(std::ranges::is_sorted(advice, std::ranges::greater(), &Advice::saved_bytes));
-  run.server.reset();
   std::vector<std::string> options;
   for (const Advice& each : Advise(run)) options.push_back(each.option);
   EXPECT_EQ(std::ranges::count(options, "shard_parameters: true"), 1);
@@ -196,6 +195,20 @@ TEST(PlacementTest, WhatDoesNotFitComesWithOptionsTheLargestSavingFirst) {
   EXPECT_EQ(saved.saved_bytes, (4 + 4 + 8 / 2) * parameters);
   EXPECT_NE(ToText(run).find("DOES NOT FIT"), std::string::npos);
   EXPECT_FALSE(nlohmann::json::parse(ToJson(run)).at("fits").get<bool>());
+}
+
+TEST(PlacementTest, AKvCacheThatIsTooLargeComesWithOneThatFits) {
+  RunShape run = OnGpus(int64_t{4} << 30);
+  run.server->engine.kv_capacity_tokens = 1 << 27;
+  const std::vector<Advice> advice = Advise(run);
+  ASSERT_EQ(advice.size(), 1u);
+  const std::string prefix = "server.engine.kv_capacity_tokens: ";
+  ASSERT_EQ(advice[0].option.find(prefix), 0u) << advice[0].option;
+  const int64_t tokens = std::stoll(advice[0].option.substr(prefix.size()));
+  run.server->engine.kv_capacity_tokens = tokens;
+  EXPECT_TRUE(PlaceProcesses(run)[1].fits());
+  run.server->engine.kv_capacity_tokens = tokens + 16;  // a block more
+  EXPECT_FALSE(PlaceProcesses(run)[1].fits());
 }
 
 TEST(PlacementTest, OnTheCpuAllProcessesShareTheMachine) {
