@@ -243,11 +243,11 @@ ProcessMemory ServerMemory(const ServerShape& shape) {
   }
   // ModelRunner::Reserve, and rows of logits.
   const ModelConfig& c = shape.config;
-  const int64_t heads = c.num_heads + c.num_kv_heads;
+  const int64_t in_fp32 = c.hidden_size + (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+  const int64_t operands = c.hidden_size + c.num_heads * c.head_dim + c.intermediate_size;
   add("largest step", "arrays of max_step_tokens",
-      4 * (engine.max_step_tokens *
-               (2 * c.hidden_size + 2 * heads * c.head_dim + c.intermediate_size) +
-           kLogitRowsOfServer * c.vocab_size));
+      engine.max_step_tokens * (4 * in_fp32 + CopyBytes(engine.dtype) * operands) +
+          4 * kLogitRowsOfServer * c.vocab_size);
   return memory;
 }
 

@@ -58,10 +58,10 @@ def place(tmp_path_factory):
     return folder
 
 
-def close_to(planned, measured):
+def close_to(planned, measured, tolerance=TOLERANCE):
     line = f"planned {planned / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB, {planned / measured - 1:+.1%}"
     print(line)  # for the table of docs/memory.md, with pytest -s
-    assert planned == pytest.approx(measured, rel=TOLERANCE), line
+    assert planned == pytest.approx(measured, rel=tolerance), line
 
 
 SUPERVISED = {"sft": ("sft", "answers", 1), "sft in bf16": ("sft", "answers", 1), "preferences": ("train-preferences", "pairs", 2),
@@ -160,7 +160,7 @@ def test_a_run_peaks_where_planned(place, base, tmp_path, case):
     assert critic == pytest.approx(run.memory.get("memory/critic_bytes", 0), abs=4 * 4 * 512 + 64)
     # Both servers peak when they measure the machine, beside their weights and KV.
     server = process(planned, "rollout server")["bytes"] - process(base.plan(), "rollout server")["bytes"]
-    close_to(server, run.server_peak - base.server_peak)
+    close_to(server, run.server_peak - base.server_peak, 0.1)
 
 
 def test_gpus_are_shared_out_and_what_does_not_fit_comes_with_advice(place):
