@@ -49,7 +49,8 @@ def test_a_pasted_run_file_is_understood(block, tmp_path):
     is not a mistake of the block."""
     config = tmp_path / "run.yaml"
     config.write_text(block)
-    sets = [] if re.search(r"^  model:", block, re.M) else ["--set", "trainer.model=MODEL"]
+    whole = re.search(r"^  model:|^stages:", block, re.M)
+    sets = [] if whole else ["--set", "trainer.model=MODEL"]
     sets += [] if re.search(r"\btrain:", block) else ["--set", "trainer.data.train=train.jsonl"]
     done = call("run", config, "--dry-run", *sets, cwd=tmp_path)
     assert done.returncode in (0, 3), done.stderr
