@@ -9,7 +9,7 @@ BIN := build/$(PRESET)/bin
 .DEFAULT_GOAL := help
 # The set-ups of two goals are one environment; compilers run side by side inside a goal.
 .NOTPARALLEL:
-.PHONY: help setup test-setup configure build demo install test check-full cuda image fuzz bench mutants docs pictures format
+.PHONY: help setup test-setup configure build demo install test check-full cuda image fuzz bench mutants study-algorithms docs pictures format
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /  make \1: /p' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ bench: test-setup build ## rollout and trainer beside transformers and TRL, and 
 
 mutants: test-setup configure ## put each known bug in by a patch and see its test fail
 	@.deps/venv/bin/python tests/mutants/run_mutants.py $(ARGS)
+
+study-algorithms: test-setup build ## every algorithm on two tasks, losses of pairs beside TRL's, all under an engine gap: about an hour (ARGS=--quick: 2 min)
+	@.deps/venv/bin/python tests/studies/algorithms.py --tandem $(BIN)/tandem --out $(or $(OUT),runs/study) $(ARGS)
 
 docs:            ## the pages of docs/ as a site with search, into build/site
 	@deploy/setup/install.sh --docs

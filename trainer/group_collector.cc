@@ -30,7 +30,7 @@ BufferOptions MakeBufferOptions(const TrainerOptions& options) {
   return {.max_staleness = options.max_staleness,
           .hold_back = options.push.hold_back_versions,
           .groups_per_step = options.prompts_per_step,
-          .drop_zero_variance = options.advantage.drop_zero_variance,
+          .drop_zero_variance = DropsZeroVariance(options.advantage),
           .sampling = options.dynamic_sampling};
 }
 

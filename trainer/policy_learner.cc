@@ -240,7 +240,7 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearner
   TrainStepOptions step_options = options.step;
   int64_t& constant_length = step_options.loss.objective.constant_length;
   if (constant_length == 0) constant_length = setup.max_new_tokens;
-  if (step_options.loss.kl_coefficient > 0 || options.measure_reference_kl) {
+  if (NeedsReference(step_options.loss) || options.measure_reference_kl) {
     step_setup.reference_weights = step_setup.weights;
     if (!step_options.reference.model.empty()) {
       TANDEM_ASSIGN_OR_RETURN(step_setup.reference_weights,

@@ -112,6 +112,28 @@ constexpr PresetSetting kExpertIteration[] = {
     {"loss.normalisation", "token", "as supervised training"},
     {"correction.kind", "off", "imitation is of the completion, whoever drew it"},
 };
+constexpr PresetSetting kOnlineDpo[] = {
+    {"completions_per_prompt", "2", "the paper draws two"},
+    {"advantage.kind", "best_worst", "the better and the worse completion of a prompt as a pair"},
+    {"loss.kind", "preference", "a loss of pairs"},
+    {"loss.preference.kind", "dpo", "the paper; ipo and dpo_hinge are its other losses"},
+    {"loss.preference.beta", "0.1", "TRL"},
+    {"loss.kl_coefficient", "0", "beta holds the policy to its reference"},
+    {"reference.kind", "frozen", "the paper: the policy it starts from"},
+    {"correction.kind", "sequence_tis", "a pair counts the product of its two ratios, truncated"},
+};
+constexpr PresetSetting kIterativeDpo[] = {
+    {"completions_per_prompt", "8", "RLHFlow (arXiv 2405.07863): the best and the worst of 8"},
+    {"advantage.kind", "best_worst", "as online DPO"},
+    {"loss.kind", "preference", "as online DPO"},
+    {"loss.preference.kind", "dpo", "the paper has it beside its pairwise cringe loss"},
+    {"loss.preference.beta", "0.1", "TRL"},
+    {"loss.kl_coefficient", "0", "as online DPO"},
+    {"reference.kind", "reset", "the reference of an iteration is the policy that began it"},
+    {"reference.reset_every", "20",
+     "train steps of an iteration; the papers' are a pass over data"},
+    {"correction.kind", "sequence_tis", "as online DPO"},
+};
 constexpr PresetSetting kPpo[] = {
     {"advantage.kind", "gae", "generalised advantage estimation"},
     {"advantage.gamma", "1", "InstructGPT, appendix C.4"},
@@ -193,6 +215,12 @@ constexpr Preset kPresets[] = {
      "a first policy from a reward, imitation only", kRaft},
     {"expert_iteration", "Rejection sampling", "Yuan et al. 2023, arXiv 2308.01825", "",
      "verifiable rewards, imitation only", kExpertIteration},
+    {"online_dpo", "Online direct preference optimization", "Guo et al. 2024, arXiv 2402.04792",
+     "a reference policy, unless loss.preference.kind is cpo or simpo",
+     "a judge or a reward that ranks better than it scores", kOnlineDpo},
+    {"iterative_dpo", "Iterative direct preference optimization",
+     "Xu et al. 2023, arXiv 2312.16682", "a reference policy",
+     "as online DPO, when the policy shall leave its start behind", kIterativeDpo},
     {"ppo", "PPO as InstructGPT runs it", "Ouyang et al. 2022, arXiv 2203.02155",
      "a reference policy and a critic", "dense or learned rewards, long completions", kPpo},
     {"ppo_penalty", "PPO with an adaptive KL penalty", "Schulman et al. 2017, arXiv 1707.06347",

@@ -16,6 +16,7 @@
 #include "common/tensor/torch_status.h"
 #include "trainer/drift/drift_record.h"
 #include "trainer/loss/kl_controller.h"
+#include "trainer/loss/pair_objective.h"
 #include "trainer/loss/step_sums.h"
 #include "trainer/policy/cuda/device_cast.h"
 #include "trainer/step/batch_scores.h"
@@ -63,11 +64,13 @@ struct TrainStep::Impl {
   int64_t warmup_steps_done = 0;  // of the critic
   int64_t reference_steps = 0;    // train steps of a reference that is not frozen
 
-  absl::StatusOr<ExperienceBatch> Pack(std::span<const experience::v1::ScoredGroup> groups) const {
+  absl::StatusOr<ExperienceBatch> Pack(std::span<const experience::v1::ScoredGroup> groups,
+                                       bool whole_groups = false) const {
     return PackBatch(groups, {.microbatch_tokens = options.microbatch_tokens,
                               .num_minibatches = options.num_minibatches,
                               .vocab_size = models.policy->policy().config().vocab_size,
-                              .num_ranks = models.ranks.size()});
+                              .num_ranks = models.ranks.size(),
+                              .whole_groups = whole_groups});
   }
   absl::StatusOr<std::unique_ptr<PlacedPolicy>> Unfilled(const ModelConfig& config,
                                                          bool trainable) const {
@@ -98,6 +101,8 @@ struct TrainStep::Impl {
   void ControlKl(const ExperienceBatch& batch, const StepReport& report);
   void MeasureDrift(const ExperienceBatch& batch, const BatchScores& scores, WeightVersion version,
                     StepReport& report) const;
+  absl::Status MeasurePairs(const ExperienceBatch& batch, const BatchScores& scores,
+                            WeightVersion version, StepReport& report) const;
   void Finish(std::span<const experience::v1::ScoredGroup> groups, const ExperienceBatch& batch,
               const BatchScores& scores, StepReport& report) const;
 };
@@ -157,6 +162,18 @@ void TrainStep::Impl::MeasureDrift(const ExperienceBatch& batch, const BatchScor
   }
 }
 
+absl::Status TrainStep::Impl::MeasurePairs(const ExperienceBatch& batch, const BatchScores& scores,
+                                           WeightVersion version, StepReport& report) const {
+  PairWeights& pairs = report.pairs.emplace();
+  for (size_t m = 0; m < batch.microbatches.size(); ++m) {
+    const Microbatch& micro = batch.microbatches[m];
+    TANDEM_ASSIGN_OR_RETURN(const offpolicy::Correction correction,
+                            CorrectRow(micro, scores.proximal[m], options));
+    AddPairWeights(correction, micro, version, pairs);
+  }
+  return absl::OkStatus();
+}
+
 void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups,
                              const ExperienceBatch& batch, const BatchScores& scores,
                              StepReport& report) const {
@@ -191,7 +208,9 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
   const double start = MonotonicSeconds();
 
   // 4. groups -> batch
-  TANDEM_ASSIGN_OR_RETURN(ExperienceBatch batch, impl_->Pack(groups));
+  const bool of_pairs = ReadsPairs(impl_->options.loss);
+  TANDEM_ASSIGN_OR_RETURN(ExperienceBatch batch, impl_->Pack(groups, of_pairs));
+  if (of_pairs) TANDEM_RETURN_IF_ERROR(CheckPairs(batch));
   RowPasses passes(batch, impl_->models.ranks);
   const double packed = MonotonicSeconds();
 
@@ -228,6 +247,7 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
                                .status());
   }
   impl_->MeasureDrift(batch, scores, version, report);
+  if (of_pairs) TANDEM_RETURN_IF_ERROR(impl_->MeasurePairs(batch, scores, version, report));
   impl_->Finish(groups, batch, scores, report);
   return report;
 }
@@ -241,6 +261,10 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   if (options.loss.kl_coefficient > 0 && setup.reference_weights.empty()) {
     return InvalidArgument("loss.kl_coefficient is ", options.loss.kl_coefficient,
                            " and there is no reference policy");
+  }
+  if (NeedsReference(options.loss) && setup.reference_weights.empty()) {
+    return InvalidArgument(
+        "loss.preference.kind compares with a reference policy, and there is none");
   }
   auto impl = std::make_unique<Impl>();
   StepModels& models = impl->models;

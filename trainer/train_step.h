@@ -60,7 +60,7 @@ struct TrainStepSetup {
   AdvantageOptions advantage;       // of stage 3, used again by kl_place reward
   std::vector<HostTensor> weights;  // ModelTensors order; copied
   // Weights of the frozen reference policy; empty: none. KL is measured when it is there, and
-  // trained on when options.loss.kl_coefficient > 0.
+  // trained on when NeedsReference(options.loss).
   std::vector<HostTensor> reference_weights;
   // Of a critic with a backbone of its own; read where advantage.kind needs one.
   struct CriticStart {
@@ -77,7 +77,8 @@ struct TrainStepSetup {
 
 class TrainStep {
  public:
-  //   INVALID_ARGUMENT  CheckOptions; kl_coefficient without a reference; weights that do not fit
+  //   INVALID_ARGUMENT  CheckOptions; a loss that needs a reference without one; weights that do
+  //                     not fit
   //   INTERNAL          the device has no memory for them, or failed
   static absl::StatusOr<std::unique_ptr<TrainStep>> Create(const TrainStepSetup& setup,
                                                            const TrainStepOptions& options);
@@ -89,7 +90,8 @@ class TrainStep {
   // is skipped and counted; when all of them were, skip_reason says why and the weights did not
   // change. After an error from the kernels (INTERNAL) the weights are unknown, and the process
   // must end. `version` is that of the weights before the step, from which token lags are counted.
-  //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch: nothing was changed
+  //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch, and with loss.kind preference of
+  //                                          CheckPairs: nothing was changed
   //   INTERNAL                               a kernel failed
   //   UNAVAILABLE                            another rank is lost (message of the collective)
   absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups,

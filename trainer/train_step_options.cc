@@ -21,7 +21,10 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
   binder.Section("correction", "what an off-policy token counts (stage 6)", options.correction);
   binder.Section("loss", "the policy loss (stage 7)", options.loss);
   binder.Section("optimizer", "AdamW (stage 8)", options.optimizer);
-  binder.Section("reference", "the policy that a KL is measured against", options.reference);
+  binder.Section(
+      "reference",
+      "the policy that a KL is measured against, or that a preference loss compares with",
+      options.reference);
   binder.Section("critic", "value model, where advantage.kind needs one", options.critic);
   binder.Section("metrics", "what metrics.jsonl holds beside its own names", [&](OptionBinder& b) {
     b.TextList("peer_names", &options.peer_names,
@@ -73,6 +76,50 @@ absl::Status CheckKl(const TrainStepOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPairLoss(const PreferenceLossOptions& preference) {
+  if (NeedsLabels(preference.kind)) {
+    return InvalidArgument(
+        "loss.preference.kind kto reads single completions with a label, and a group gives a pair: "
+        "choose another loss, or train on labels with `tandem train-preferences`");
+  }
+  if (preference.kind == PreferenceLossKind::kOrpo) {
+    return InvalidArgument(
+        "loss.preference.kind orpo has an NLL term over the prompt, which a train step does not "
+        "score: choose cpo, or dpo with rpo_alpha");
+  }
+  const absl::Status checked = CheckOptions(preference, /*has_margins=*/false);
+  if (checked.ok()) return checked;
+  return InvalidArgument("loss.preference: ", checked.message());
+}
+
+// The loss of a pair reads the log-probs of two whole completions.
+absl::Status CheckPairs(const TrainStepOptions& options) {
+  if (!ReadsPairs(options.loss)) return absl::OkStatus();
+  const offpolicy::CorrectionOptions& correction = options.correction;
+  if (correction.mode == offpolicy::CorrectionMode::kBypass) {
+    return InvalidArgument(
+        "correction.mode bypass centres a ratio on the behaviour policy, and loss.kind preference "
+        "has no ratio: set it to decoupled, or to measure_only for pairs without weights");
+  }
+  if (HasWeights(correction) && offpolicy::LevelOf(correction.kind) == offpolicy::Level::kToken) {
+    return InvalidArgument(
+        "correction.kind weighs single tokens, and loss.kind preference has one weight for a pair: "
+        "set it to sequence_tis (the product of the ratios of both completions), to another "
+        "sequence or geometric kind, or to off");
+  }
+  if (correction.negative_only) {
+    return InvalidArgument(
+        "correction.negative_only spares the chosen completion of a pair and not the rejected one, "
+        "and loss.kind preference needs both: set it false");
+  }
+  if (options.loss.kl_coefficient > 0 || options.loss.entropy_coefficient > 0) {
+    return InvalidArgument(
+        "loss.kind preference has no term beside the loss of the pair: set loss.kl_coefficient and "
+        "loss.entropy_coefficient to 0; loss.preference.beta holds the policy to its reference");
+  }
+  return CheckPairLoss(options.loss.preference);
+}
+
 absl::Status CheckOptimizer(const std::string& section, const OptimizerOptions& optimizer) {
   if (optimizer.decay != LearningRateDecay::kConstant && optimizer.decay_updates == 0) {
     return InvalidArgument(section, ".decay needs ", section,
@@ -92,6 +139,7 @@ absl::Status CheckOptions(const TrainStepOptions& options) {
   TANDEM_RETURN_IF_ERROR(offpolicy::CheckOptions(options.correction, options.loss.objective));
   TANDEM_RETURN_IF_ERROR(CheckOptions(options.critic));
   TANDEM_RETURN_IF_ERROR(CheckKl(options));
+  TANDEM_RETURN_IF_ERROR(CheckPairs(options));
   TANDEM_RETURN_IF_ERROR(CheckOptimizer("optimizer", options.optimizer));
   return CheckOptimizer("critic.optimizer", options.critic.optimizer);
 }

@@ -38,7 +38,9 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options);
 //   INVALID_ARGUMENT  CheckOptions of correction, objective and critic; kl_ratio_weighted, k2 or k3
 //                     with the KL in the reward; kl_control adaptive without; loss.kind penalty with
 //                     one update per step; a decay without decay_updates; beta of 1; a peer that is
-//                     unknown or named twice
+//                     unknown or named twice; loss.kind preference with a correction by token or
+//                     centred on the behaviour policy, another KL or entropy term, or a loss that
+//                     is not of pairs of completions
 absl::Status CheckOptions(const TrainStepOptions& options);
 
 // How stages 4 to 8 compute. PolicyLearner (policy_learner.cc) hands the parts on.

@@ -68,6 +68,11 @@ absl::Status CheckAdvantage(const TrainerOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(
       options.advantage, SmallestGroup(options.group_size, options.completions_per_prompt)));
   const PolicyLossOptions& loss = options.learner.step.loss;
+  if (MakesPairs(options.advantage.kind) != ReadsPairs(loss)) {
+    return InvalidArgument(
+        "advantage.kind best_worst makes the pairs that loss.kind preference reads: set both, as "
+        "trainer.preset online_dpo does, or neither");
+  }
   const bool critic = NeedsCritic(options.advantage.kind);
   if (critic && loss.kl_coefficient > 0 && loss.kl_place == KlPlace::kReward) {
     return InvalidArgument(
@@ -111,7 +116,7 @@ absl::Status CheckKlBudget(const TrainerOptions& options) {
         "weights that the run goes back to would not reach the servers");
   }
   const bool measured =
-      options.learner.measure_reference_kl || options.learner.step.loss.kl_coefficient > 0;
+      options.learner.measure_reference_kl || NeedsReference(options.learner.step.loss);
   if (alerts.kl_budget == 0 || measured) return absl::OkStatus();
   return InvalidArgument(
       "trainer.alerts.kl_budget is ", alerts.kl_budget,

@@ -84,6 +84,11 @@ absl::StatusOr<MethodOptions> ParseMethod(std::string_view settings) {
   std::istringstream words{std::string(settings)};
   for (std::string setting; words >> setting;) TANDEM_RETURN_IF_ERROR(binder.Set(setting));
   TANDEM_RETURN_IF_ERROR(CheckOptions(options.correction, options.objective));
+  if (options.objective.kind == ObjectiveKind::kPreference) {
+    return InvalidArgument(
+        "loss.kind preference is a loss of pairs, and a method is evaluated token by token: choose "
+        "another loss.kind");
+  }
   return options;
 }
 

@@ -29,9 +29,11 @@ void BindClip(OptionBinder& binder, ObjectiveOptions& options) {
                  {"dppo_tv", ObjectiveKind::kDppoTv},
                  {"dppo_kl", ObjectiveKind::kDppoKl},
                  {"penalty", ObjectiveKind::kPenalty},
-                 {"policy_gradient", ObjectiveKind::kPolicyGradient}},
+                 {"policy_gradient", ObjectiveKind::kPolicyGradient},
+                 {"preference", ObjectiveKind::kPreference}},
                 "the policy term (docs/corrections.md); topr, vespo, m2po and m2po_clip need "
-                "correction.mode bypass");
+                "correction.mode bypass; preference: a loss of pairs, averaged over pairs "
+                "(docs/algorithms.md)");
   binder.Number("clip_low", &options.clip_low, {.min = 0, .max = 1}, "",
                 "eps_low: the ratio is clipped below at 1 - clip_low");
   binder.Number("clip_high", &options.clip_high, {.min = 0}, "",

@@ -31,7 +31,8 @@ enum class ObjectiveKind {
   kDppoTv,
   kDppoKl,
   kPenalty,
-  kPolicyGradient
+  kPolicyGradient,
+  kPreference  // of pairs: trainer/loss/pair_objective.h
 };
 
 constexpr bool IsM2po(ObjectiveKind kind) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/offpolicy/correction.h"
 
 // One pass gathers sums per completion, for the objectives whose ratio is that of a whole
@@ -224,6 +225,7 @@ struct ObjectiveComputation {
 }  // namespace
 
 Objective ComputeObjective(const ObjectiveInputs& inputs, const ObjectiveOptions& options) {
+  TANDEM_CHECK(options.kind != ObjectiveKind::kPreference);
   Objective result{.value = std::vector<double>(inputs.kept.size()),
                    .slope = std::vector<double>(inputs.kept.size())};
   ObjectiveComputation computation{inputs, options};

@@ -64,6 +64,7 @@ struct Objective {
 };
 
 // A NaN among the target log-probs gives values that are NaN; the trainer then skips the update.
+// The kind is not kPreference, whose loss is of pairs (trainer/loss/pair_objective.h).
 Objective ComputeObjective(const ObjectiveInputs& inputs, const ObjectiveOptions& options);
 
 // m2po for a batch that comes in parts: append the squares of all parts, then compute the cutoff.

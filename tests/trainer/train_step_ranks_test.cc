@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <random>
+#include <string>
 
 #include "common/comm/collective.h"
 #include "common/weights/digest.h"
@@ -229,6 +231,54 @@ TEST(TrainStepRanksTest, WhatIsPooledOverTheBatchIsPooledOverRanks) {
   kl.loss.kl_coefficient = 0.1;
   kl.loss.kl_place = KlPlace::kReward;
   ExpectSameAsAlone(kl, /*with_reference=*/true);
+}
+
+// Groups(seed) as pairs: the first and the last member of each.
+std::vector<ScoredGroup> Pairs(uint32_t seed) {
+  std::vector<ScoredGroup> groups = Groups(seed);
+  for (ScoredGroup& group : groups) {
+    for (int i = 0; i < 4; ++i) {
+      group.mutable_completions(i)->set_advantage(i == 0 ? 1.0f : -1.0f);
+      group.mutable_completions(i)->set_masked(i == 1 || i == 2);
+    }
+  }
+  return groups;
+}
+
+TEST(TrainStepRanksTest, LossesOfPairsAreThoseOfOneRankWithTheSameNumbers) {
+  TrainStepOptions options = Options(30);
+  options.loss.objective.kind = offpolicy::ObjectiveKind::kPreference;
+  options.correction.kind = offpolicy::CorrectionKind::kSequenceTis;
+  options.loss.preference.rpo_alpha = 0.2;
+  options.num_minibatches = 2;
+  std::map<int, std::vector<std::pair<std::string, double>>> numbers;  // by number of ranks
+  for (const int num_ranks : {1, 2, 3}) {
+    const auto train = [&](comm::Collective& ranks) -> absl::Status {
+      TrainStepSetup setup{.config = ToyConfig(), .collectives = {&ranks}};
+      setup.weights = setup.reference_weights = ToyWeights(setup.config);
+      auto step = TrainStep::Create(setup, options);
+      if (!step.ok()) return step.status();
+      for (int i = 0; i < 3; ++i) {
+        const auto report = (*step)->Run(Pairs(SeedOf(i)), {.value = 2});
+        if (!report.ok()) return report.status();
+        if (ranks.rank() == 0 && i == 2) numbers[num_ranks] = NamedNumbers(*report);
+      }
+      return absl::OkStatus();
+    };
+    for (const absl::Status& status : OnRanks(num_ranks, train)) ASSERT_THAT(status, IsOk());
+  }
+  int compared = 0;
+  for (const int num_ranks : {2, 3}) {
+    for (size_t i = 0; i < numbers[1].size(); ++i) {
+      const auto& [name, value] = numbers[1][i];
+      const bool of_pairs = name.starts_with("pairs/") || name.starts_with("rewards/") ||
+                            name.starts_with("logps/") || name.starts_with("loss/pref");
+      if (!of_pairs && name != "loss/total" && name != "optimizer/grad_norm") continue;
+      EXPECT_NEAR(numbers[num_ranks][i].second, value, 1e-5 * (1 + std::abs(value))) << name;
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 2 * 18);
 }
 
 TEST(TrainStepRanksTest, MoreRanksThanRowsIsNoError) {

@@ -74,6 +74,18 @@ TEST(TrainerOptions, AKlBudgetNeedsAReferenceToMeasureAgainst) {
                                                "need trainer.alerts.kl_budget above 0"));
 }
 
+TEST(TrainerOptions, PairsAndTheLossThatReadsThemGoTogether) {
+  TrainerOptions options = Valid();
+  options.learner.step.loss.objective.kind = offpolicy::ObjectiveKind::kPreference;
+  options.learner.step.correction.kind = offpolicy::CorrectionKind::kSequenceTis;
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
+                                               "as trainer.preset online_dpo does, or neither"));
+  options.advantage.kind = AdvantageKind::kBestWorst;
+  EXPECT_THAT(CheckOptions(options), IsOk());
+  options.alerts.kl_budget = 1;
+  EXPECT_THAT(CheckOptions(options), IsOk()) << "its loss has a reference policy";
+}
+
 // So that a launcher finds it before it starts servers.
 TEST(TrainerOptions, ARewardThatCannotBeMadeIsRefusedWithTheOptions) {
   TrainerOptions options = Valid();

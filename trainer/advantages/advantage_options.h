@@ -11,8 +11,8 @@
 namespace tandem::trainer {
 
 // docs/algorithms.md has the sources. The first group compares a completion with the others of its
-// group, the second with something else or with nothing, the third chooses what is imitated, and
-// the last needs a critic.
+// group, the second with something else or with nothing, the third chooses what is imitated, the
+// fourth makes pairs (loss.kind preference), and the last needs a critic.
 enum class AdvantageKind {
   kGroupNorm,
   kMeanOnly,
@@ -23,11 +23,13 @@ enum class AdvantageKind {
   kGreedyBaseline,
   kBestOfN,
   kCorrectOnly,
+  kBestWorst,
   kGae,
   kVtrace,
   kRetrace
 };
 constexpr bool NeedsCritic(AdvantageKind kind) { return kind >= AdvantageKind::kGae; }
+constexpr bool MakesPairs(AdvantageKind kind) { return kind == AdvantageKind::kBestWorst; }
 
 enum class StdConvention { kSample, kPopulation };
 
@@ -42,10 +44,15 @@ struct AdvantageOptions {
 };
 void BindOptions(OptionBinder& binder, AdvantageOptions& options);
 
+// Whether groups of equal rewards leave the batch: by choice, or because they make no pair.
+constexpr bool DropsZeroVariance(const AdvantageOptions& options) {
+  return options.drop_zero_variance || MakesPairs(options.kind);
+}
+
 // Checks what the range of a single field cannot express.
 //   INVALID_ARGUMENT  CheckOptions of `value`; drop_zero_variance with a kind for which equal
 //                     rewards are no reason to drop; pass_k over the completions of a group;
-//                     whiten of what is imitated
+//                     pairs of groups of one; whiten of what is imitated or of pairs
 absl::Status CheckOptions(const AdvantageOptions& options, int64_t completions_per_group);
 
 }  // namespace tandem::trainer

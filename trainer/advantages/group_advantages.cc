@@ -121,8 +121,34 @@ void Mask(const char* reason, ScoredCompletion* member) {
   member->set_drop_reason(reason);
 }
 
-// Imitation: which members are left.
+// 1 for the first of the highest rewards, -1 for the first of the lowest.
+std::vector<float> PairAdvantages(std::span<const double> rewards) {
+  std::vector<float> advantages(rewards.size(), 0.0f);
+  if (AllEqual(rewards)) return advantages;
+  advantages[static_cast<size_t>(std::ranges::max_element(rewards) - rewards.begin())] = 1;
+  advantages[static_cast<size_t>(std::ranges::min_element(rewards) - rewards.begin())] = -1;
+  return advantages;
+}
+
+// Leaves the best and the worst member, where their rewards differ.
+void MaskOutsidePair(ScoredGroup* group) {
+  std::vector<ScoredCompletion*> members;
+  std::vector<double> rewards;
+  for (ScoredCompletion& member : *group->mutable_completions()) {
+    if (member.masked()) continue;
+    members.push_back(&member);
+    rewards.push_back(member.reward());
+  }
+  if (AllEqual(rewards)) return;
+  const std::vector<float> advantages = PairAdvantages(rewards);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (advantages[i] == 0) Mask("not_of_pair", members[i]);
+  }
+}
+
+// Imitation and pairs: which members are left.
 void MaskByKind(AdvantageKind kind, ScoredGroup* group) {
+  if (MakesPairs(kind)) MaskOutsidePair(group);
   if (kind == AdvantageKind::kCorrectOnly) {
     for (ScoredCompletion& member : *group->mutable_completions()) {
       if (!member.masked() && !member.correct()) Mask("not_correct", &member);
@@ -212,6 +238,8 @@ std::vector<float> ComputeAdvantages(const GroupRewards& group, const AdvantageO
     case AdvantageKind::kBestOfN:
     case AdvantageKind::kCorrectOnly:
       return std::vector<float>(group.rewards.size(), 1.0f);
+    case AdvantageKind::kBestWorst:
+      return PairAdvantages(group.rewards);
     case AdvantageKind::kNone:
     case AdvantageKind::kGae:
     case AdvantageKind::kVtrace:

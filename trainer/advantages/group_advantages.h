@@ -43,6 +43,8 @@ struct GroupRewards {
 //   greedy_baseline   R - baseline                             ReMax, arXiv 2310.10505
 //   none              R
 //   best_of_n, correct_only                                    1: ScoreGroup masks the others
+//   best_worst        1 and -1 for the first with the highest and the lowest reward, 0 for the
+//                     others, which ScoreGroup masks; all 0 where all rewards are equal
 //   gae, vtrace, retrace                                       R, until the critic has spoken
 // The first four are exactly 0 for all when all rewards are equal, and for a single member.
 std::vector<float> ComputeAdvantages(const GroupRewards& group, const AdvantageOptions& options);
@@ -83,7 +85,8 @@ std::vector<float> CentredCosts(std::span<const double> costs, AdvantageKind kin
 // reward_parts, masked, drop_reason, advantage and zero_variance, and token_rewards, step_ends and
 // token_advantages where rewards have steps. Masked members get advantage 0 and do not enter the
 // group's mean or deviation. kBestOfN masks all but the best member (the first of equals),
-// kCorrectOnly those that are not correct. Of a group with a baseline the last reward is the
+// kCorrectOnly those that are not correct, kBestWorst all but a pair of different rewards
+// (not_of_pair); without one, none: the group has zero variance then and is dropped. Of a group with a baseline the last reward is the
 // baseline's; where it failed, all members are masked. steps[i] are rewards[i].steps in tokens
 // (step_tokens.h); `steps` may be empty where no reward has any.
 //   INVALID_ARGUMENT  step ends that do not rise, or lie outside the completion

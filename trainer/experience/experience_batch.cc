@@ -153,13 +153,14 @@ struct GroupPart {
 };
 
 // The unmasked completions of a group, in as few parts of at most `budget` tokens as their order
-// allows.
-std::vector<GroupPart> SplitGroup(const ScoredGroup& group, int64_t position, int64_t budget) {
+// allows; in one part where groups are whole.
+std::vector<GroupPart> SplitGroup(const ScoredGroup& group, int64_t position, int64_t budget,
+                                  bool whole) {
   std::vector<GroupPart> parts;
   for (int i = 0; i < group.completions_size(); ++i) {
     if (group.completions(i).masked()) continue;
     const int64_t length = group.completions(i).completion().token_ids_size();
-    if (parts.empty() || parts.back().num_tokens + length > budget) {
+    if (parts.empty() || (!whole && parts.back().num_tokens + length > budget)) {
       parts.push_back({.group = position, .num_tokens = group.prompt().token_ids_size()});
     }
     parts.back().completions.push_back(i);
@@ -170,11 +171,11 @@ std::vector<GroupPart> SplitGroup(const ScoredGroup& group, int64_t position, in
 
 // Parts that share a row, in order, within the budget.
 std::vector<std::vector<GroupPart>> FillRows(std::span<const ScoredGroup> groups, int64_t begin,
-                                             int64_t end, int64_t budget) {
+                                             int64_t end, int64_t budget, bool whole_groups) {
   std::vector<std::vector<GroupPart>> rows;
   int64_t row_tokens = 0;
   for (int64_t g = begin; g < end; ++g) {
-    for (GroupPart& part : SplitGroup(groups[static_cast<size_t>(g)], g, budget)) {
+    for (GroupPart& part : SplitGroup(groups[static_cast<size_t>(g)], g, budget, whole_groups)) {
       if (rows.empty() || row_tokens + part.num_tokens > budget) {
         rows.emplace_back();
         row_tokens = 0;
@@ -192,8 +193,8 @@ int64_t RowBudget(std::span<const ScoredGroup> groups, int64_t begin, int64_t en
   if (options.num_ranks == 1) return options.microbatch_tokens;
   int64_t total = 0, largest = 0;
   for (int64_t g = begin; g < end; ++g) {
-    for (const GroupPart& part :
-         SplitGroup(groups[static_cast<size_t>(g)], g, options.microbatch_tokens)) {
+    for (const GroupPart& part : SplitGroup(groups[static_cast<size_t>(g)], g,
+                                            options.microbatch_tokens, options.whole_groups)) {
       total += part.num_tokens;
       largest = std::max(largest, part.num_tokens);
     }
@@ -292,8 +293,8 @@ absl::StatusOr<ExperienceBatch> PackBatch(std::span<const ScoredGroup> groups,
     const int64_t until = num_groups * (m + 1) / num_minibatches;
     for (; passed < until; ++next) passed += HasTrainedCompletion(groups[next]);
     Minibatch mini{.begin = static_cast<int64_t>(batch.microbatches.size())};
-    for (const auto& parts :
-         FillRows(groups, begin, next, RowBudget(groups, begin, next, options))) {
+    for (const auto& parts : FillRows(groups, begin, next, RowBudget(groups, begin, next, options),
+                                      options.whole_groups)) {
       const auto number = static_cast<int64_t>(batch.microbatches.size());
       TANDEM_ASSIGN_OR_RETURN(Microbatch micro,
                               PackMicrobatch(groups, parts, number, batch.completions));

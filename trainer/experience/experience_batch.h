@@ -65,6 +65,9 @@ struct PackOptions {
   // Each minibatch is cut into rows of about a num_ranks-th of its tokens where they are smaller
   // than microbatch_tokens, so that every rank has work; no group is split for it.
   int num_ranks = 1;
+  // A group is never split, and a row holds one group even where it is larger than
+  // microbatch_tokens: losses of pairs need both completions.
+  bool whole_groups = false;
 };
 
 // Packs groups in order; a group stands in one row where it fits, else its completions spread over

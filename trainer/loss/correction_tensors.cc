@@ -7,18 +7,20 @@
 
 namespace tandem::trainer {
 
-absl::StatusOr<offpolicy::Correction> CorrectMicrobatch(
-    const Microbatch& micro, const at::Tensor& proximal,
-    const offpolicy::CorrectionOptions& options) {
+absl::StatusOr<offpolicy::Correction> CorrectMicrobatch(const Microbatch& micro,
+                                                        const at::Tensor& proximal,
+                                                        const offpolicy::CorrectionOptions& options,
+                                                        int64_t completions_per_unit) {
   const std::vector<double> proximal_logprobs = ToDoubles(proximal);
   const std::vector<double> behaviour(micro.behaviour_logprobs.begin(),
                                       micro.behaviour_logprobs.end());
   const std::vector<double> advantages(micro.advantages.begin(), micro.advantages.end());
-  const std::vector<int64_t> completion(micro.completion.begin(), micro.completion.end());
+  std::vector<int64_t> unit(micro.completion.begin(), micro.completion.end());
+  for (int64_t& number : unit) number /= completions_per_unit;
   return offpolicy::ComputeCorrection({.proximal_logprobs = proximal_logprobs,
                                        .behaviour_logprobs = behaviour,
                                        .mask = micro.loss_mask,
-                                       .completion = completion,
+                                       .completion = unit,
                                        .advantages = advantages},
                                       options);
 }

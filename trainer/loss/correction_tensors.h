@@ -14,11 +14,13 @@
 
 namespace tandem::trainer {
 
-// `proximal` [T] float32, in the order of the row; it is detached.
+// `proximal` [T] float32, in the order of the row; it is detached. The unit that filters and the
+// sequence and geometric weights work on is a completion, or this many that follow each other.
 //   INVALID_ARGUMENT  `proximal` has another length than the microbatch
-absl::StatusOr<offpolicy::Correction> CorrectMicrobatch(
-    const Microbatch& micro, const at::Tensor& proximal,
-    const offpolicy::CorrectionOptions& options);
+absl::StatusOr<offpolicy::Correction> CorrectMicrobatch(const Microbatch& micro,
+                                                        const at::Tensor& proximal,
+                                                        const offpolicy::CorrectionOptions& options,
+                                                        int64_t completions_per_unit = 1);
 
 struct CorrectionTensors {
   at::Tensor weight;             // [T] float32

@@ -6,6 +6,7 @@
 #include "common/offpolicy/correction.h"
 #include "common/offpolicy/policy_objective.h"
 #include "trainer/loss/correction_tensors.h"
+#include "trainer/loss/pair_objective.h"
 
 namespace tandem::trainer {
 namespace {
@@ -47,6 +48,19 @@ struct Numbers {
   offpolicy::ObjectiveInputs spans;  // of the vectors above
 };
 
+// The policy term of every token; pairs are added to `pairs`.
+offpolicy::Objective ObjectiveOf(const LossInputs& inputs, const PolicyLossOptions& options,
+                                 PairNumbers& pairs) {
+  const Numbers numbers(inputs);
+  if (!ReadsPairs(options)) return offpolicy::ComputeObjective(numbers.spans, options.objective);
+  std::vector<double> reference;
+  if (NeedsReference(options.preference.kind)) reference = ToDoubles(inputs.reference_logprobs);
+  return ComputePairObjective({.tokens = numbers.spans,
+                               .reference_logprobs = reference,
+                               .mean_chosen_tokens = inputs.mean_chosen_tokens},
+                              options.preference, pairs);
+}
+
 }  // namespace
 
 at::Tensor PolicyRatio(const at::Tensor& target_logprobs, const at::Tensor& proximal_logprobs) {
@@ -70,11 +84,10 @@ LossSums SumPolicyLoss(const LossInputs& inputs, const PolicyLossOptions& option
   const at::Tensor weight = kept(inputs.weight).detach();
   const at::Tensor scale = kept(inputs.scale).detach();
   const at::Tensor ratio = PolicyRatio(target, kept(inputs.proximal_logprobs));
-  const offpolicy::Objective objective =
-      offpolicy::ComputeObjective(Numbers(inputs).spans, options.objective);
+  LossSums sums;
+  const offpolicy::Objective objective = ObjectiveOf(inputs, options, sums.pairs);
   const at::Tensor value = ToFloatTensor(objective.value), slope = ToFloatTensor(objective.slope);
 
-  LossSums sums;
   sums.policy = (scale * value).sum();
   // The difference is exactly 0: it adds the gradient and leaves the value.
   sums.total = sums.policy + (scale * slope * (target - target.detach())).sum();

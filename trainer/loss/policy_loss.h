@@ -4,7 +4,8 @@
 //   L = sum_t scale_t (policy_t + kl_coefficient KL_t - entropy_coefficient H_t) / denominator
 //
 // common/offpolicy/policy_objective.h computes the value of the policy term and its slope; here
-// they become a tensor with that value and that gradient. `scale` and `denominator` belong to the
+// they become a tensor with that value and that gradient. With loss.kind preference they come from
+// trainer/loss/pair_objective.h. `scale` and `denominator` belong to the
 // whole minibatch (common/offpolicy/policy_objective.h), never to a microbatch or a rank: a mean of
 // means would weigh a token by the size of the row that it was packed into. The optimizer does the
 // division.
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "trainer/loss/policy_loss_options.h"
+#include "trainer/metrics/step_report.h"
 
 namespace tandem::trainer {
 
@@ -43,6 +45,7 @@ struct LossInputs {
   at::Tensor completion;                            // numbers the completion of each token
   at::Tensor scale;                                 // of LossScales
   std::optional<double> second_moment_cutoff = {};  // of the minibatch, for loss.kind m2po
+  double mean_chosen_tokens = 0;                    // of the minibatch, for loss.kind preference
 };
 
 // Sums over the kept tokens, before the division. Scalars, [] float32 or float64; only `total`
@@ -59,6 +62,7 @@ struct LossSums {
   double proximal_kl = 0;
   // Tokens where that bound decided the loss (offpolicy::Objective).
   int64_t clip_low = 0, clip_high = 0, dual_clip = 0;
+  PairNumbers pairs;  // of loss.kind preference
 };
 LossSums SumPolicyLoss(const LossInputs& inputs, const PolicyLossOptions& options);
 

@@ -38,6 +38,7 @@ void BindOptions(OptionBinder& binder, PolicyLossOptions& options) {
                 "per token was over 1.5 times this, and halves under a 1.5th");
   binder.Number("entropy_coefficient", &options.entropy_coefficient, {.min = 0}, "",
                 "weight of the entropy of the sampling distribution as a bonus; 0: none");
+  binder.Section("preference", "kind preference: the loss of a pair", options.preference);
 }
 
 }  // namespace tandem::trainer

@@ -4,6 +4,7 @@
 
 #include "common/offpolicy/objective_options.h"
 #include "common/options/options.h"
+#include "trainer/preferences/preference_loss_options.h"
 
 namespace tandem::trainer {
 
@@ -33,7 +34,19 @@ struct PolicyLossOptions {
   double kl_target = 6, kl_horizon = 10000;  // of kAdaptive; nats and completions
   double penalty_target = 0.01;              // of loss.kind penalty; nats of a token
   double entropy_coefficient = 0;            // of the entropy bonus
+  PreferenceLossOptions preference;          // of loss.kind preference
 };
 void BindOptions(OptionBinder& binder, PolicyLossOptions& options);
+
+// Whether the loss is of pairs.
+constexpr bool ReadsPairs(const PolicyLossOptions& options) {
+  return options.objective.kind == offpolicy::ObjectiveKind::kPreference;
+}
+
+// Whether the loss compares with a reference policy.
+constexpr bool NeedsReference(const PolicyLossOptions& options) {
+  return options.kl_coefficient > 0 ||
+         (ReadsPairs(options) && NeedsReference(options.preference.kind));
+}
 
 }  // namespace tandem::trainer

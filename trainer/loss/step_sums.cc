@@ -35,6 +35,8 @@ absl::Status SumOverRanks(comm::RankReducer& ranks, LossNumbers& sums) {
   for (const TokenNumber& number : kTokenNumbers) {
     (number.is_max ? largest : summed).push_back(&(sums.*number.value));
   }
+  summed.push_back(&sums.pairs.num_pairs);
+  for (const PairNumber& number : kPairNumbers) summed.push_back(&(sums.pairs.*number.sum));
   const auto reduce = [](const std::vector<double*>& places, const auto& reduction) {
     std::vector<double> values;
     for (const double* const place : places) values.push_back(*place);
@@ -53,6 +55,8 @@ void AddTokens(const LossNumbers& added, LossNumbers& numbers) {
         is_max ? std::max(numbers.*value, added.*value) : numbers.*value + added.*value;
   }
   numbers.num_tokens += added.num_tokens;
+  numbers.pairs.num_pairs += added.pairs.num_pairs;
+  for (const auto& [name, sum] : kPairNumbers) numbers.pairs.*sum += added.pairs.*sum;
 }
 
 void AddCorrection(const offpolicy::Correction& correction, const Microbatch& micro,
@@ -86,6 +90,7 @@ void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& ent
   row.k2 = value(sums.k2);
   row.k3 = value(sums.k3);
   row.num_tokens = kept.sum().item<int64_t>();
+  row.pairs = sums.pairs;
   row.entropy_sum = value(at::where(kept, entropies, at::zeros({})).sum());
   AddTokens(row, numbers);
 }

@@ -61,6 +61,28 @@ void AddCritic(const CriticNumbers& critic, std::vector<std::pair<std::string, d
   add("memory/critic_bytes", static_cast<double>(critic.held_bytes));
 }
 
+void AddPairs(const PairNumbers& sums, const PairWeights& pairs,
+              std::vector<std::pair<std::string, double>>& numbers) {
+  const auto add = [&](const char* name, double value) { numbers.emplace_back(name, value); };
+  const auto share = [](int64_t part, int64_t whole) {
+    return MeanOver(static_cast<double>(part), whole);
+  };
+  if (sums.num_pairs > 0) {
+    for (const auto& [name, sum] : kPairNumbers) add(name, sums.*sum / sums.num_pairs);
+  }
+  add("pairs/count", static_cast<double>(pairs.num_pairs));
+  add("pairs/refused_share", share(pairs.num_pairs - pairs.num_kept, pairs.num_pairs));
+  add("pairs/bounded_share", share(pairs.num_bounded, pairs.num_kept));
+  add("pairs/mean_weight", MeanOver(pairs.weight_sum, pairs.num_kept));
+  // Kish's effective sample size over the number of pairs.
+  const double squares = pairs.weight_square_sum * static_cast<double>(pairs.num_kept);
+  add("pairs/ess", squares == 0 ? 0 : pairs.weight_sum * pairs.weight_sum / squares);
+  add("pairs/stale_share", share(pairs.num_stale, pairs.num_pairs));
+  add("pairs/mixed_versions_share", share(pairs.num_mixed, pairs.num_pairs));
+  add("pairs/staleness_mean", MeanOver(pairs.staleness_sum, pairs.num_pairs));
+  add("pairs/staleness_max", static_cast<double>(pairs.staleness_max));
+}
+
 }  // namespace
 
 void CorrectionNumbers::Add(double raw_weight, double weight) {
@@ -139,6 +161,7 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   }
   if (report.penalty_coefficient > 0) add("loss/penalty_coefficient", report.penalty_coefficient);
   if (report.critic.has_value()) AddCritic(*report.critic, numbers);
+  if (report.pairs.has_value()) AddPairs(loss.pairs, *report.pairs, numbers);
   if (has_loss) {
     add("optimizer/learning_rate", report.optimizer.learning_rate);
     add("optimizer/grad_norm", report.optimizer.grad_norm);

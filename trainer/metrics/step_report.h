@@ -40,6 +40,40 @@ struct CorrectionNumbers {
   void AddShare(double advantage, int64_t length, bool kept, double weight);
 };
 
+// Sums over the pairs of all updates (loss.kind preference), without their weights; rewards and
+// log-probs are those of preference_loss.h, of the target policy.
+struct PairNumbers {
+  double num_pairs = 0;
+  double loss = 0;
+  double chosen_reward = 0, rejected_reward = 0, margin = 0, accuracy = 0;
+  double chosen_logprob = 0, rejected_logprob = 0;  // of completions
+};
+// Its sums, each declared here alone. The report has their means over pairs, under the names of TRL.
+struct PairNumber {
+  const char* name;
+  double PairNumbers::*sum;
+};
+inline constexpr PairNumber kPairNumbers[] = {
+    {"loss/preference", &PairNumbers::loss},
+    {"rewards/chosen", &PairNumbers::chosen_reward},
+    {"rewards/rejected", &PairNumbers::rejected_reward},
+    {"rewards/margins", &PairNumbers::margin},
+    {"rewards/accuracies", &PairNumbers::accuracy},
+    {"logps/chosen", &PairNumbers::chosen_logprob},
+    {"logps/rejected", &PairNumbers::rejected_logprob},
+};
+
+// The pairs of the batch, each once: their weights of the correction, before batch normalisation,
+// and their age in versions, which is that of the oldest token.
+struct PairWeights {
+  int64_t num_pairs = 0, num_kept = 0;
+  int64_t num_bounded = 0;                       // whose weight was moved to a bound
+  int64_t num_stale = 0, num_mixed = 0;          // with a token of older weights; of two versions
+  double weight_sum = 0, weight_square_sum = 0;  // of kept pairs
+  double staleness_sum = 0;
+  int64_t staleness_max = 0;
+};
+
 // Sums over the tokens of all updates.
 struct LossNumbers {
   double policy = 0, kl = 0, total = 0;  // means over updates, each after its division
@@ -53,6 +87,7 @@ struct LossNumbers {
   double denominator = 0;   // mean over updates
   int64_t num_updates = 0;  // tried
   bool kl_stopped = false;  // by target_kl, before the step's last update
+  PairNumbers pairs;        // of loss.kind preference
 };
 
 // The numbers of LossNumbers that are gathered over tokens, each declared here alone: how rows,
@@ -119,6 +154,7 @@ struct StepReport {
   LossNumbers loss;
   OptimizerNumbers optimizer;
   std::optional<CriticNumbers> critic;
+  std::optional<PairWeights> pairs;  // of loss.kind preference
   HeldMemory memory;
   int64_t reference_age = 0;  // train steps since the reference policy was set or reset
   double kl_coefficient = 0, penalty_coefficient = 0;  // that the step used

@@ -4,6 +4,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/tensor/torch_status.h"
+#include "trainer/loss/pair_objective.h"
 
 namespace tandem::trainer {
 namespace {
@@ -94,7 +95,12 @@ absl::StatusOr<offpolicy::Correction> CorrectRow(const Microbatch& micro,
                                                  const TrainStepOptions& options) {
   offpolicy::CorrectionOptions row_options = options.correction;
   row_options.batch_normalise = false;
-  return CorrectMicrobatch(micro, proximal, row_options);
+  if (!ReadsPairs(options.loss)) return CorrectMicrobatch(micro, proximal, row_options);
+  TANDEM_ASSIGN_OR_RETURN(
+      offpolicy::Correction correction,
+      CorrectMicrobatch(micro, proximal, row_options, /*completions_per_unit=*/2));
+  DropBrokenPairs(micro, correction);
+  return correction;
 }
 
 absl::Status ScoreRows(PlacedPolicy& model, double temperature, const Minibatch& rows,

@@ -49,7 +49,8 @@ absl::StatusOr<BatchScores> ScoreBatch(StepModels& models, const ScoringOptions&
 absl::Status ScoreRows(PlacedPolicy& model, double temperature, const Minibatch& rows,
                        RowPasses& passes, std::vector<at::Tensor>& logprobs);
 
-// Stage 6 for one row, before it is divided by the batch's mean weight.
+// Stage 6 for one row, before it is divided by the batch's mean weight. With loss.kind preference
+// the unit of the correction is the pair, which is kept whole or not at all.
 absl::StatusOr<offpolicy::Correction> CorrectRow(const Microbatch& micro,
                                                  const at::Tensor& proximal,
                                                  const TrainStepOptions& options);

@@ -13,6 +13,7 @@
 #include "common/offpolicy/correction.h"
 #include "common/offpolicy/policy_objective.h"
 #include "common/tensor/torch_status.h"
+#include "trainer/loss/pair_objective.h"
 
 namespace tandem::trainer {
 namespace {
@@ -64,6 +65,7 @@ absl::Status PolicyUpdate::PoolSecondMoments(const Minibatch& mini) {
 
 absl::StatusOr<LossNumbers> PolicyUpdate::AccumulateGradients(const Minibatch& mini) {
   TANDEM_RETURN_IF_ERROR(PoolSecondMoments(mini));
+  if (ReadsPairs(options_.loss)) mean_chosen_tokens_ = MeanChosenTokens(batch_, mini);
   LossNumbers sums;
   own_critic_ = {};
   TANDEM_RETURN_IF_ERROR(
@@ -106,7 +108,18 @@ LossInputs PolicyUpdate::MakeLossInputs(size_t row, const Correction& correction
           .reference_logprobs = scores_.reference[row],
           .kept = tensors.kept,
           .completion = CopyOf(micro.completion, at::kInt).to(at::kLong),
-          .second_moment_cutoff = second_moment_cutoff_};
+          .second_moment_cutoff = second_moment_cutoff_,
+          .mean_chosen_tokens = mean_chosen_tokens_};
+}
+
+offpolicy::LossScales PolicyUpdate::ScalesOf(const Microbatch& micro,
+                                             const Correction& correction) const {
+  const bool all = options_.correction.denominator == offpolicy::DenominatorKind::kAll;
+  const std::vector<uint8_t>& counted = all ? micro.loss_mask : correction.kept;
+  if (ReadsPairs(options_.loss)) return PairScales(counted, micro.completion);
+  const std::vector<int64_t> completion(micro.completion.begin(), micro.completion.end());
+  return offpolicy::ComputeLossScales(counted, completion, micro.num_completions,
+                                      options_.loss.objective);
 }
 
 // Stages 5 to 7 for one row: adds its part of the loss and of the gradient, before the division.
@@ -122,11 +135,7 @@ absl::Status PolicyUpdate::AccumulateRow(size_t row, LossNumbers& minibatch) {
   if (!proximal.defined()) proximal = target.logprobs.detach().clone();
   TANDEM_ASSIGN_OR_RETURN(Correction correction, CorrectRow(micro, proximal, options_));
   offpolicy::DivideWeights(scores_.weight_divisor, correction);
-  const bool all = options_.correction.denominator == offpolicy::DenominatorKind::kAll;
-  const std::vector<int64_t> completion(micro.completion.begin(), micro.completion.end());
-  const offpolicy::LossScales scales =
-      offpolicy::ComputeLossScales(all ? micro.loss_mask : correction.kept, completion,
-                                   micro.num_completions, options_.loss.objective);
+  const offpolicy::LossScales scales = ScalesOf(micro, correction);
   return CatchTorch("policy loss", [&] {
     LossInputs inputs = MakeLossInputs(row, correction);
     inputs.target_logprobs = target.logprobs;

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/offpolicy/policy_objective.h"
 #include "trainer/loss/policy_loss.h"
 #include "trainer/loss/step_sums.h"
 #include "trainer/step/batch_scores.h"
@@ -34,6 +35,8 @@ class PolicyUpdate {
   absl::StatusOr<LossNumbers> AccumulateGradients(const Minibatch& mini);
   absl::Status AccumulateRow(size_t row, LossNumbers& minibatch);
   absl::Status PoolSecondMoments(const Minibatch& mini);
+  offpolicy::LossScales ScalesOf(const Microbatch& micro,
+                                 const offpolicy::Correction& correction) const;
   LossInputs MakeLossInputs(size_t row, const offpolicy::Correction& correction) const;
   absl::Status Update(const LossNumbers& sums);
   absl::StatusOr<OptimizerUpdate> UpdateMasters(double grad_scale);
@@ -48,6 +51,7 @@ class PolicyUpdate {
   std::vector<bool> seen_;    // whether the report has the row's correction
   CriticNumbers own_critic_;  // of this rank's rows of the minibatch, where the head is trained too
   std::optional<double> second_moment_cutoff_;  // m2po: of a minibatch of several microbatches
+  double mean_chosen_tokens_ = 0;               // preference: of the minibatch
 };
 
 }  // namespace tandem::trainer

@@ -204,6 +204,33 @@ TEST(Imitation, KeepsEachCorrectMember) {
   EXPECT_EQ(group.completions(2).advantage(), 1);
 }
 
+TEST(Pairs, AreTheBestAndTheWorstMemberThatCount) {
+  ScoredGroup group = GroupOf({1, 1, 1, 1, 1});
+  const std::vector<Reward> rewards = {{.value = 0.5},
+                                       {.value = 1},
+                                       {.value = 9, .mask_reason = "truncated"},
+                                       {.value = 1},
+                                       {.value = 0}};
+  ASSERT_THAT(ScoreGroup(rewards, {}, OfKind(AdvantageKind::kBestWorst), &group), IsOk());
+  EXPECT_EQ(group.completions(1).advantage(), 1) << "the first of the best";
+  EXPECT_EQ(group.completions(4).advantage(), -1);
+  for (const int i : {0, 3}) EXPECT_EQ(group.completions(i).drop_reason(), "not_of_pair");
+  EXPECT_EQ(group.completions(2).drop_reason(), "truncated");
+  EXPECT_FALSE(group.zero_variance());
+}
+
+TEST(Pairs, AreNoneAmongEqualRewardsOrOfOneMember) {
+  for (const char* const mask : {"", "truncated"}) {
+    ScoredGroup group = GroupOf({1, 1});
+    const std::vector<Reward> rewards = {{.value = 1}, {.value = 1, .mask_reason = mask}};
+    ASSERT_THAT(ScoreGroup(rewards, {}, OfKind(AdvantageKind::kBestWorst), &group), IsOk());
+    EXPECT_TRUE(group.zero_variance()) << "so that the batch leaves it out";
+    EXPECT_EQ(group.completions(0).advantage(), 0);
+  }
+  EXPECT_TRUE(DropsZeroVariance(OfKind(AdvantageKind::kBestWorst)));
+  EXPECT_FALSE(DropsZeroVariance(OfKind(AdvantageKind::kNone)));
+}
+
 TEST(AdvantageOptions, RefusesWhatContradictsItself) {
   AdvantageOptions options = OfKind(AdvantageKind::kPassAtK);
   options.pass_k = 9;
@@ -214,6 +241,12 @@ TEST(AdvantageOptions, RefusesWhatContradictsItself) {
   options.drop_zero_variance = true;
   EXPECT_THAT(CheckOptions(options, 8),
               FailsWith(absl::StatusCode::kInvalidArgument, "drop_zero_variance"));
+  options = OfKind(AdvantageKind::kBestWorst);
+  EXPECT_THAT(CheckOptions(options, 1),
+              FailsWith(absl::StatusCode::kInvalidArgument, "set it to 2 or more"));
+  options.whiten = true;
+  EXPECT_THAT(CheckOptions(options, 2),
+              FailsWith(absl::StatusCode::kInvalidArgument, "no advantages to normalise"));
   options = OfKind(AdvantageKind::kBestOfN);
   options.whiten = true;
   EXPECT_THAT(CheckOptions(options, 8),

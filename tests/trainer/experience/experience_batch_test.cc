@@ -128,6 +128,18 @@ TEST(PackBatchTest, KeepsAGroupTogetherWhereItFitsAndElseRepeatsItsPrompt) {
   EXPECT_THAT(split->microbatches[1].completion, ElementsAre(-1, -1, -1, 1, 1));
 }
 
+TEST(PackBatchTest, AWholeGroupHasARowOfItsOwnWhereItIsOverTheBudget) {
+  const auto batch =
+      PackBatch(std::vector<ScoredGroup>{OneGroup(), OneGroup()},
+                {.microbatch_tokens = 6, .vocab_size = 32, .num_ranks = 2, .whole_groups = true});
+  ASSERT_THAT(batch, IsOk());
+  ASSERT_EQ(batch->microbatches.size(), 2);
+  for (const Microbatch& micro : batch->microbatches) {
+    EXPECT_EQ(micro.row.num_tokens(), 8) << "the prompt once, and both completions";
+    EXPECT_EQ(micro.num_completions, 2);
+  }
+}
+
 TEST(PackBatchTest, ACompletionOverTheBudgetHasARowOfItsOwn) {
   EXPECT_EQ(Pack({OneGroup()}, 1)->microbatches.size(), 2u);
 }

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""The study of algorithms: every algorithm on two tasks at equal sampled completions, losses of pairs beside TRL's, and every algorithm
+under an engine gap, corrected and not. `make study-algorithms` makes all of it; what was made is not made again.
+
+    python tests/studies/algorithms.py --tandem build/release/bin/tandem --out runs/study [--parts compare,preferences,gap]
+        [--seeds 3] [--tasks digits,sums] [--algorithms grpo,ppo] [--quick] [--docs]
+
+--quick makes a few steps of a few runs of every part in about two minutes: it shows that all of it works, and its numbers say nothing.
+--docs writes tables and figures into docs/research and docs/figures. One run at a time, on two threads.
+"""
+import argparse
+import pathlib
+import sys
+import time
+
+import study_pages
+import study_preferences
+from study_runs import ALGORITHMS, GAPS, OF_STEPS, TASKS, Study, make_run
+
+PARTS = ("compare", "preferences", "gap")
+GAP_TASK = "digits"  # the cheaper one
+QUICK = ["grpo", "ppo_steps", "online_dpo"]
+
+
+def planned(args):
+    """(task, algorithm, seed, gap, corrected) of every run, seed by seed, so that an interrupted study has whole seeds."""
+    runs = []
+    for seed in range(1, args.seeds + 1):
+        for task in args.tasks:
+            for algorithm in args.algorithms:
+                if algorithm in OF_STEPS and task != "sums":
+                    continue
+                if "compare" in args.parts or ("gap" in args.parts and task == GAP_TASK):
+                    runs.append((task, algorithm, seed, "none", True))
+                if "gap" in args.parts and task == GAP_TASK:
+                    runs += [(task, algorithm, seed, gap, corrected) for gap in args.gaps for corrected in (False, True)]
+    return runs
+
+
+def read_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--tandem", required=True, type=pathlib.Path)
+    parser.add_argument("--out", required=True, type=pathlib.Path)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--algorithms", default=",".join(ALGORITHMS))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--without-trl", action="store_true", help="train on pairs with Tandem alone")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--docs", action="store_true")
+    args = parser.parse_args()
+    for name, known in (("parts", PARTS), ("tasks", TASKS), ("algorithms", ALGORITHMS)):
+        setattr(args, name, getattr(args, name).split(","))
+        unknown = [x for x in getattr(args, name) if x not in known]
+        if unknown:
+            parser.error(f"--{name} knows {', '.join(known)}, and not {', '.join(unknown)}")
+    if args.quick and args.docs:
+        parser.error("the numbers of --quick say nothing: leave --docs out")
+    args.gaps = [gap for gap in GAPS if gap != "none"]
+    args.losses = study_preferences.LOSSES
+    if args.quick:
+        args.seeds, args.gaps, args.losses = 1, ["staleness"], ("dpo", "kto")
+        args.algorithms = [name for name in QUICK if name in args.algorithms]
+    return args
+
+
+def main():
+    args = read_arguments()
+    study = Study(args.tandem, args.out, args.quick, args.threads)
+    results, rows, failed, start = [], [], [], time.monotonic()
+    runs = planned(args)
+    for number, run in enumerate(runs, 1):
+        try:
+            results.append(make_run(study, *run))
+        except RuntimeError as error:  # the others go on, and the command fails at the end
+            failed.append(f"{run}: {error}")
+            print(failed[-1], file=sys.stderr, flush=True)
+            continue
+        print(f"[{number}/{len(runs)}, {time.monotonic() - start:.0f} s] {'.'.join(map(str, run))}: held-out "
+              f"{results[-1]['held_out']['greedy']:.2f}, sampled {results[-1]['curve'][-1][1]:.2f}, {results[-1]['seconds']} s", flush=True)
+    if "preferences" in args.parts:
+        for seed in range(1, args.seeds + 1):
+            for loss in args.losses:
+                try:
+                    rows.append(study_preferences.make_row(study, loss, seed, beside_trl=not args.without_trl))
+                except RuntimeError as error:
+                    failed.append(f"{loss} {seed}: {error}")
+                    print(failed[-1], file=sys.stderr, flush=True)
+                    continue
+                print({key: rows[-1].get(key) for key in ("loss", "seed", "tandem", "trl")}, flush=True)
+    study_pages.write(results, rows, study.out, args.docs and not failed)
+    print(f"{study.out / 'tables.md'}: {len(results)} runs, {len(rows)} of pairs, {len(failed)} failed, {time.monotonic() - start:.0f} s")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

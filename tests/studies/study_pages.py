@@ -1,0 +1,131 @@
+"""Tables and figures of the study of algorithms, from its results, and their places in docs/research."""
+import collections
+import re
+
+import matplotlib
+
+matplotlib.use("svg")
+matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "tandem", "font.size": 9})
+from matplotlib import pyplot  # noqa: E402
+
+from seed_statistics import at_tokens, binned, common_tokens, interval
+from study_runs import ALGORITHMS, GAP_TITLES, GAPS, ROOT, TASK_TITLES, TASKS, TITLES
+
+COLOURS = ["#000000", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999999", "#117733"]
+PAGES, FIGURES = ROOT / "docs" / "research", ROOT / "docs" / "figures"
+
+
+def table(head, rows):
+    return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def shown(values):
+    mean, low, high = interval(values)
+    return f"{mean:.2f} ({low:.2f} to {high:.2f})"
+
+
+def by_algorithm(results, **wanted):
+    """algorithm -> its results of all seeds, in the order of ALGORITHMS."""
+    groups = collections.defaultdict(list)
+    for result in results:
+        if all(result[key] == value for key, value in wanted.items()):
+            groups[result["algorithm"]].append(result)
+    return {name: groups[name] for name in ALGORITHMS if groups[name]}
+
+
+def comparison(results, task):
+    """The table of a task without a gap."""
+    groups = by_algorithm(results, task=task, gap="none", corrected=True)
+    if not groups:
+        return ""
+    budget = common_tokens([result["curve"] for group in groups.values() for result in group])
+    half = budget / 2
+    rows = [[TITLES[name], shown([r["held_out"]["greedy"] for r in group]), shown([at_tokens(r["curve"], budget) for r in group]),
+             shown([at_tokens(r["curve"], half) for r in group]), f"{sum(r['curve'][-1][0] for r in group) / len(group):,.0f}",
+             f"{sum(r['seconds'] for r in group) / len(group):.0f}"] for name, group in groups.items()]
+    head = ["algorithm", "held-out, greedy", f"sampled at {budget:,} tokens", f"at {half:,.0f}", "tokens of a run", "seconds"]
+    return f"**{TASK_TITLES[task].capitalize()}**, {max(map(len, groups.values()))} seeds.\n\n" + table(head, rows) + "\n"
+
+
+def learning_curves(results, path):
+    figure, axes = pyplot.subplots(1, len(TASKS), figsize=(9, 3.6), layout="constrained", sharey=True)
+    for axis, task in zip(axes, TASKS):
+        groups = by_algorithm(results, task=task, gap="none", corrected=True)
+        if not groups:
+            continue
+        budget = common_tokens([result["curve"] for group in groups.values() for result in group])
+        for name, group in groups.items():
+            colour = COLOURS[list(ALGORITHMS).index(name)]
+            curves = [binned(result["curve"], budget) for result in group]
+            points = [interval(values) for values in zip(*curves)]
+            at = [budget * (i + 1) / len(points) for i in range(len(points))]
+            axis.plot(at, [mean for mean, _, _ in points], color=colour, linewidth=1.3, label=TITLES[name])
+            axis.fill_between(at, [low for _, low, _ in points], [high for _, _, high in points], color=colour, alpha=0.12, linewidth=0)
+        axis.set(title=TASK_TITLES[task], xlabel="sampled tokens", ylim=(0, 1))
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("share of right completions")
+    axes[-1].legend(fontsize=7, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def mismatch(results, task):
+    """The table of a task under each gap: held-out score, corrected and not."""
+    rows = []
+    for name, healthy in by_algorithm(results, task=task, gap="none", corrected=True).items():
+        row = [TITLES[name], shown([r["held_out"]["greedy"] for r in healthy])]
+        for gap in GAPS:
+            if gap == "none":
+                continue
+            for corrected in (False, True):
+                group = by_algorithm(results, task=task, gap=gap, corrected=corrected, algorithm=name).get(name)
+                row.append(shown([r["held_out"]["greedy"] for r in group]) if group else "-")
+        rows.append(row)
+    head = ["algorithm", "no gap"] + [f"{gap}, {how}" for gap in GAPS if gap != "none" for how in ("not corrected", "corrected")]
+    gaps = "; ".join(f"{gap}: {GAP_TITLES[gap]}" for gap in GAPS if gap != "none")
+    return f"**{TASK_TITLES[task].capitalize()}**, held-out score (greedy, measured without the gap). {gaps}.\n\n" + table(head, rows) + "\n"
+
+
+def preferences(rows):
+    """The table of losses of pairs; `rows`: results of study_preferences.py."""
+    groups = collections.defaultdict(list)
+    for row in rows:
+        groups[row["loss"]].append(row)
+    body = []
+    for loss, group in groups.items():
+        ours, theirs = ([row[side] for row in group if row.get(side)] for side in ("tandem", "trl"))
+        body.append([loss] + [shown([x[key] for x in side]) if side else "-" for key in ("score", "accuracy") for side in (ours, theirs)]
+                    + [f"{sum(x['seconds'] for x in side) / len(side):.1f}" if side else "-" for side in (ours, theirs)])
+    head = ["loss", "score, Tandem", "score, TRL", "pair accuracy, Tandem", "pair accuracy, TRL", "seconds, Tandem", "seconds, TRL"]
+    return table(head, body) + "\n"
+
+
+def put(page, name, text):
+    """Replaces what stands between <!-- study: NAME --> and <!-- end --> of a page."""
+    marked = page.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- study: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    if not pattern.search(marked):
+        raise RuntimeError(f"{page} has no place for {name}: <!-- study: {name} --> .. <!-- end -->")
+    page.write_text(pattern.sub(lambda found: found[1] + "\n" + text + "\n" + found[2], marked), encoding="utf-8")
+
+
+def write(results, preference_rows, out, docs):
+    """Writes tables.md and curves.svg into `out`; with `docs` into the pages of docs/research too."""
+    tables = "\n".join(filter(None, (comparison(results, task) for task in TASKS)))
+    gaps = "\n".join(mismatch(results, task) for task in TASKS if any(r["task"] == task and r["gap"] != "none" for r in results))
+    of_pairs = preferences(preference_rows) if preference_rows else ""
+    (out / "tables.md").write_text("\n".join(filter(None, (tables, of_pairs, gaps))), encoding="utf-8")
+    if tables:
+        learning_curves(results, out / "curves.svg")
+    if not docs:
+        return
+    if tables:
+        put(PAGES / "algorithms.md", "comparison", tables)
+        figure = FIGURES / "algorithm_curves.svg"
+        figure.write_bytes((out / "curves.svg").read_bytes())
+        put(PAGES / "algorithms.md", "curves", "![Learning curves of all algorithms on both tasks](../figures/algorithm_curves.svg)\n")
+    if of_pairs:
+        put(PAGES / "algorithms.md", "preferences", of_pairs)
+    if gaps:
+        put(PAGES / "algorithms_under_mismatch.md", "gaps", gaps)
