@@ -1,9 +1,10 @@
 #!/bin/sh
 # Makes a language model on two cores: a tokenizer and random weights, a short supervised warm-up after
-# which it solves some one-digit sums, and then GRPO. Run it in the top folder after `make build`.
+# which it solves some one-digit sums, and then GRPO. Run it in the top folder after `make build`. With
+# --prepare it stops before GRPO.
 set -eu
 tandem=${TANDEM:-build/release/bin/tandem}
-out=runs/small
+out=${OUT:-runs/small}
 mkdir -p "$out"
 
 # All 100 sums a+b with a, b in 0..9. Every seventh is held out.
@@ -18,5 +19,6 @@ awk -v out="$out" 'BEGIN {
   --heads 4 --kv-heads 2 --intermediate 384 --context 64 --seed 1
 "$tandem" sft --model "$out/fresh" --data "$out/train.jsonl" --out "$out/model" \
   --epochs 70 --batch 43 --lr 1e-3
+if [ "${1:-}" = --prepare ]; then exit; fi
 "$tandem" eval --model "$out/model" --data "$out/held_out.jsonl" --max-new-tokens 8 -k 8
 exec "$tandem" run examples/small.yaml --clean "$@"

@@ -11,7 +11,7 @@ tandem=${TANDEM:-build/release/bin/tandem}
 out=${OUT:-runs/sums}
 mkdir -p "$out"
 
-# All 1000 sums of three digits. Every seventh is held out; every fifth of the rest has its solution in
+# All 1000 sums of three digits. Every seventh is held out; every second of the rest has its solution in
 # warm_up.jsonl.
 awk -v out="$out" 'BEGIN {
   for (i = 0; i < 1000; ++i) {
@@ -22,7 +22,7 @@ awk -v out="$out" 'BEGIN {
     prompt = sprintf("%d+%d+%d", a, b, c)
     line = sprintf("{\"prompt\":\"%s\",\"answer\":\"%d\",\"steps\":[\"%s\",\"%s\"]}", prompt, a + b + c, first, second)
     print line > (out (i % 7 == 3 ? "/held_out.jsonl" : "/train.jsonl"))
-    if (i % 7 != 3 && i % 5 == 0) printf "{\"prompt\":\"%s\",\"answer\":\"%s\\n%s\"}\n", prompt, first, second > (out "/warm_up.jsonl")
+    if (i % 7 != 3 && i % 2 == 0) printf "{\"prompt\":\"%s\",\"answer\":\"%s\\n%s\"}\n", prompt, first, second > (out "/warm_up.jsonl")
     if (i < 40) print prompt "\n" first "\n" second > (out "/text.txt")
   }
 }'
@@ -32,7 +32,7 @@ if [ ! -e "$out/fresh" ]; then
 fi
 if [ ! -e "$out/model" ]; then
   "$tandem" sft --model "$out/fresh" --data "$out/warm_up.jsonl" --out "$out/model" \
-    --epochs "${EPOCHS:-60}" --batch 32 --lr 2e-3
+    --epochs "${EPOCHS:-25}" --batch 32 --lr 2e-3
 fi
 if [ "${1:-}" = --prepare ]; then exit; fi
 exec "$tandem" run examples/sums.yaml --clean "$@"

@@ -78,7 +78,7 @@ def main():
             print(failed[-1], file=sys.stderr, flush=True)
             continue
         print(f"[{number}/{len(runs)}, {time.monotonic() - start:.0f} s] {'.'.join(map(str, run))}: held-out "
-              f"{results[-1]['held_out']['greedy']:.2f}, sampled {results[-1]['curve'][-1][1]:.2f}, {results[-1]['seconds']} s", flush=True)
+              f"{results[-1]['held_out']['sampled']:.2f}, sampled {results[-1]['curve'][-1][1]:.2f}, {results[-1]['seconds']} s", flush=True)
     if "preferences" in args.parts:
         for seed in range(1, args.seeds + 1):
             for loss in args.losses:

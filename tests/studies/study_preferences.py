@@ -89,7 +89,7 @@ def make_row(study, loss, seed, beside_trl):
         out = study.out / "preferences" / f"{side}.{loss}.{seed}"
         shutil.rmtree(out, ignore_errors=True)
         row[side] = train(study, loss, seed, files, model, out)
-        row[side]["score"] = score(study, "digits", out)["greedy"]
+        row[side]["score"] = score(study, "digits", out)["sampled"]
         shutil.rmtree(out)
     path.write_text(json.dumps(row), encoding="utf-8")
     return row

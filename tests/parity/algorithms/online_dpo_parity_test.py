@@ -93,11 +93,13 @@ def both_sides(model, group):
     return [(logprobs_of(model, group["prompt"], c["ids"]), torch.tensor(c["behaviour"])) for c in order]
 
 
-# Losses of (chosen, rejected, reference chosen, reference rejected, tokens of both); beta 0.3.
+# Losses of (chosen, rejected, reference chosen, reference rejected, tokens of both). The two random models differ by tens of nats,
+# so that the hinge needs a small beta to have a slope.
+BETAS = {"dpo": 0.3, "ipo": 0.3, "dpo_hinge": 0.02, "simpo": 0.3}
 LOSSES = {
     "dpo": lambda c, r, a, b, n, m: -F.logsigmoid(0.3 * (c - a - r + b)),
     "ipo": lambda c, r, a, b, n, m: ((c - a) / n - (r - b) / m - 1 / 0.6) ** 2,
-    "dpo_hinge": lambda c, r, a, b, n, m: (1 - 0.3 * (c - a - r + b)).clamp(min=0),
+    "dpo_hinge": lambda c, r, a, b, n, m: (1 - 0.02 * (c - a - r + b)).clamp(min=0),
     "simpo": lambda c, r, a, b, n, m: -F.logsigmoid(0.3 * (c / n - r / m) - 0.5),
 }
 
@@ -118,7 +120,7 @@ def test_loss_and_gradient_are_those_of_the_formula(models, tmp_path, kind, weig
         losses.append(w * LOSSES[kind](c.sum(), r.sum(), a.sum(), b.sum(), len(c), len(r)))
     correction = "off" if weights == "off" else f"{weights}_tis, max_weight: 1.1"
     out = run_driver(tmp_path, models, groups, f"correction: {{kind: {correction}}}\n"
-                     f"loss: {{kind: preference, preference: {{kind: {kind}, beta: 0.3}}}}\n", with_reference=kind != "simpo")
+                     f"loss: {{kind: preference, preference: {{kind: {kind}, beta: {BETAS[kind]}}}}}\n", with_reference=kind != "simpo")
     loss = torch.stack(losses).mean()
     assert out["metrics"]["loss/total"] == pytest.approx(float(loss.detach()), abs=1e-5)
     assert out["metrics"]["pairs/count"] == len(groups)

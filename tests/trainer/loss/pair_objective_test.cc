@@ -20,7 +20,6 @@ using ::tandem::testing::AddTo;
 using ::tandem::testing::CentralDifference;
 using ::tandem::testing::Distance;
 using ::tandem::testing::FailsWith;
-using ::tandem::testing::Gradient;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::ToyPolicy;
 using ::tandem::testing::ToySequence;
@@ -185,7 +184,8 @@ TEST(CheckPairs, RefusesWhatIsNotOneChosenAndOneRejectedCompletion) {
 
 // The preference loss of an ordered pair of sequences of the toy policy as a gradient by its logits,
 // times `weight`. Log-probs of the reference are half of the policy's.
-Gradient PairGradient(const ToySequence& chosen, const ToySequence& rejected, double weight) {
+testing::Gradient PairGradient(const ToySequence& chosen, const ToySequence& rejected,
+                               double weight) {
   OnePair pair;
   pair.target.clear();
   for (const ToySequence* s : {&chosen, &rejected}) {
@@ -201,7 +201,7 @@ Gradient PairGradient(const ToySequence& chosen, const ToySequence& rejected, do
   pair.completion.assign(2 * n, 1);
   std::fill_n(pair.completion.begin(), n, 0);
   const std::vector<double> slope = pair.Compute({.beta = 1}).slope;
-  Gradient gradient(chosen.score[0].size());
+  testing::Gradient gradient(chosen.score[0].size());
   for (size_t t = 0; t < n; ++t) {
     AddTo(gradient, slope[t], chosen.score[t]);
     AddTo(gradient, slope[n + t], rejected.score[t]);
@@ -225,9 +225,9 @@ double WeightOf(const ToySequence& a, const ToySequence& b,
 
 // The expectation of the gradient over all pairs of sequences, drawn from the policy or from the
 // behaviour policy; the better one is chosen.
-Gradient Expected(const ToyPolicy& policy, bool on_policy,
-                  const offpolicy::CorrectionOptions& options) {
-  Gradient sum(policy.sequences[0].score[0].size());
+testing::Gradient Expected(const ToyPolicy& policy, bool on_policy,
+                           const offpolicy::CorrectionOptions& options) {
+  testing::Gradient sum(policy.sequences[0].score[0].size());
   for (const ToySequence& a : policy.sequences) {
     for (const ToySequence& b : policy.sequences) {
       if (a.reward == b.reward) continue;
@@ -245,7 +245,7 @@ TEST(StalePairs, TheWeightedGradientIsThatOfPairsOfThePolicyItselfByEnumeration)
                                                 .max_weight = 1e9};
   for (const size_t length : {1, 2}) {
     const ToyPolicy policy(3, length, 0.7);
-    const Gradient exact = Expected(policy, true, {});
+    const testing::Gradient exact = Expected(policy, true, {});
     EXPECT_LT(Distance(Expected(policy, false, product), exact), 1e-12) << length;
     const double off =
         Distance(Expected(policy, false, {.kind = offpolicy::CorrectionKind::kOff}), exact);
