@@ -11,7 +11,7 @@ import time
 from study_runs import draw, score
 
 LOSSES = ("dpo", "ipo", "kto", "simpo", "orpo")
-BATCH, LEARNING_RATE, PAIRS, HELD_OUT = 16, 2e-4, 480, 80
+BATCH, LEARNING_RATE, PAIRS, HELD_OUT = 16, 5e-5, 480, 80
 
 
 def make_pairs(study):
