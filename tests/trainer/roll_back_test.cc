@@ -9,7 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/support/status_matchers.h"
 #include "tests/trainer/trainer_fixture.h"
-#include "trainer/run/checkpoint.h"
+#include "trainer/checkpoints/checkpoint.h"
 
 namespace tandem::trainer {
 namespace {

@@ -7,7 +7,7 @@
 //
 //   OUT/config.yaml              the settings, which a resumed run must have too
 //   OUT/metrics.jsonl            a line for each update (docs/preferences.md)
-//   OUT/checkpoints/step_N       as those of a run (trainer/run/checkpoint.h)
+//   OUT/checkpoints/step_N       as those of a run (trainer/checkpoints/checkpoint.h)
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "trainer/run/checkpoint.h"
+#include "trainer/checkpoints/checkpoint.h"
 #include "trainer/supervised/supervised_model.h"
 #include "trainer/supervised/supervised_objective.h"
 #include "trainer/supervised/supervised_options.h"

@@ -1,4 +1,4 @@
-#include "trainer/run/best_checkpoint.h"
+#include "trainer/checkpoints/best_checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "trainer/run/checkpoint.h"
+#include "trainer/checkpoints/checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "common/options/options.h"
+#include "trainer/checkpoints/checkpoint.h"
 #include "trainer/ranks/learner.h"
-#include "trainer/run/checkpoint.h"
 #include "trainer/run/run_log.h"
 #include "trainer/run/run_state.h"
 

@@ -1,4 +1,4 @@
-#include "trainer/run/checkpointer.h"
+#include "trainer/checkpoints/checkpointer.h"
 
 #include <utility>
 

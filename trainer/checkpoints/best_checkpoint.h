@@ -16,8 +16,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "trainer/checkpoints/checkpoint.h"
 #include "trainer/metrics/metrics_line.h"
-#include "trainer/run/checkpoint.h"
 
 namespace tandem::trainer {
 
