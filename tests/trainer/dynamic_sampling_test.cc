@@ -4,11 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
+#include <future>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "cli/watch/ledger_check.h"
 #include "tests/trainer/trainer_fixture.h"
@@ -126,17 +124,17 @@ TEST_F(DynamicSamplingTest, SkippedStepsKeepTheLedgerInBalanceOverAResume) {
 TEST_F(DynamicSamplingTest, AStepDoesNotWaitForASlowGroupWhereMoreWereAskedFor) {
   options_.steps = 1;
   options_.dynamic_sampling.oversampling = 1.5;
-  std::atomic<bool> released = false;
+  std::promise<void> goes_on;
+  const std::shared_future<void> released = goes_on.get_future().share();
   server_->set_sample(
-      [&released](const GenerateGroupRequest& request, rollout::v1::Completion* completion) {
-        while (request.group_id() == 1 && !released) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
+      [released](const GenerateGroupRequest& request, rollout::v1::Completion* completion) {
+        if (request.group_id() == 1) released.wait();
         completion->set_text(completion->index() == 0 ? "0" : "7");
         completion->add_token_ids(1);
       });
-  on_progress_ = [&released](const json& line) {
-    if (line.value("phase", "") == "train") released = true;  // the step goes on without group 1
+  on_progress_ = [&goes_on](const json& line) {
+    if (line.value("phase", "") == "train")
+      goes_on.set_value();  // the step goes on without group 1
   };
   ASSERT_THAT(Run(), IsOk());
   EXPECT_EQ(trained_, (Steps{{0, 2}}));

@@ -100,7 +100,8 @@ TEST(CheckCompletion, TakesOneGreedyCompletionMoreWhereItWasAskedFor) {
   rollout::v1::GenerateGroupRequest request = Request();
   Completion baseline = Good();
   baseline.set_index(2);
-  EXPECT_THAT(CheckCompletion(request, baseline), FailsWith(kDataLoss, "want an index from 0 to 1"));
+  EXPECT_THAT(CheckCompletion(request, baseline),
+              FailsWith(kDataLoss, "want an index from 0 to 1"));
   request.set_greedy_baseline(true);
   EXPECT_THAT(CheckCompletion(request, baseline),
               FailsWith(kDataLoss, "is the greedy baseline, and was not sampled greedily"));
