@@ -32,7 +32,7 @@ if [ ! -e "$out/fresh" ]; then
 fi
 if [ ! -e "$out/model" ]; then
   "$tandem" sft --model "$out/fresh" --data "$out/warm_up.jsonl" --out "$out/model" \
-    --epochs "${EPOCHS:-25}" --batch 32 --lr 2e-3
+    --epochs "${EPOCHS:-45}" --batch 32 --lr 2e-3
 fi
 if [ "${1:-}" = --prepare ]; then exit; fi
 exec "$tandem" run examples/sums.yaml --clean "$@"

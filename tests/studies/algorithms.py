@@ -5,7 +5,7 @@ under an engine gap, corrected and not. `make study-algorithms` makes all of it;
     python tests/studies/algorithms.py --tandem build/release/bin/tandem --out runs/study [--parts compare,preferences,gap]
         [--seeds 3] [--tasks digits,sums] [--algorithms grpo,ppo] [--quick] [--docs]
 
---quick makes a few steps of a few runs of every part in about two minutes: it shows that all of it works, and its numbers say nothing.
+--quick makes a few steps of a few runs of every part in some minutes: it shows that all of it works, and its numbers say nothing.
 --docs writes tables and figures into docs/research and docs/figures. One run at a time, on two threads.
 """
 import argparse
@@ -30,9 +30,10 @@ def planned(args):
             for algorithm in args.algorithms:
                 if (algorithm in OF_STEPS and task != "sums") or (args.quick and algorithm not in QUICK[task]):
                     continue
-                if "compare" in args.parts or ("gap" in args.parts and task == GAP_TASK):
+                if "compare" in args.parts:
                     runs.append((task, algorithm, seed, "none", True))
                 if "gap" in args.parts and task == GAP_TASK:
+                    runs.append((task, algorithm, seed, "healthy", True))
                     runs += [(task, algorithm, seed, gap, corrected) for gap in args.gaps for corrected in (False, True)]
     return runs
 
@@ -57,7 +58,7 @@ def read_arguments():
             parser.error(f"--{name} knows {', '.join(known)}, and not {', '.join(unknown)}")
     if args.quick and args.docs:
         parser.error("the numbers of --quick say nothing: leave --docs out")
-    args.gaps = [gap for gap in GAPS if gap != "none"]
+    args.gaps = [gap for gap in GAPS if gap not in ("none", "healthy")]
     args.losses = study_preferences.LOSSES
     if args.quick:
         args.seeds, args.gaps, args.losses = 1, ["staleness"], ("dpo",)

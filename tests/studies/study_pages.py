@@ -9,7 +9,7 @@ matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "tandem", "f
 from matplotlib import pyplot  # noqa: E402
 
 from seed_statistics import at_tokens, binned, common_tokens, interval
-from study_runs import ALGORITHMS, GAP_TITLES, GAPS, ROOT, TASK_TITLES, TASKS, TITLES
+from study_runs import ALGORITHMS, GAP_TITLES, ROOT, TASK_TITLES, TASKS, TITLES
 
 COLOURS = ["#000000", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999999", "#117733"]
 PAGES, FIGURES = ROOT / "docs" / "research", ROOT / "docs" / "figures"
@@ -73,18 +73,17 @@ def learning_curves(results, path):
 def mismatch(results, task):
     """The table of a task under each gap: held-out score, corrected and not."""
     rows = []
-    for name, healthy in by_algorithm(results, task=task, gap="none", corrected=True).items():
+    gaps = list(GAP_TITLES)
+    for name, healthy in by_algorithm(results, task=task, gap="healthy", corrected=True).items():
         row = [TITLES[name], shown([r["held_out"]["sampled"] for r in healthy])]
-        for gap in GAPS:
-            if gap == "none":
-                continue
+        for gap in gaps:
             for corrected in (False, True):
                 group = by_algorithm(results, task=task, gap=gap, corrected=corrected, algorithm=name).get(name)
                 row.append(shown([r["held_out"]["sampled"] for r in group]) if group else "-")
         rows.append(row)
-    head = ["algorithm", "no gap"] + [f"{gap}, {how}" for gap in GAPS if gap != "none" for how in ("not corrected", "corrected")]
-    gaps = "; ".join(f"{gap}: {GAP_TITLES[gap]}" for gap in GAPS if gap != "none")
-    return f"**{TASK_TITLES[task].capitalize()}**, share of right completions on held-out problems, sampled by a healthy engine. {gaps}.\n\n" + table(head, rows) + "\n"
+    head = ["algorithm", "no gap"] + [f"{gap}, {how}" for gap in gaps for how in ("not corrected", "corrected")]
+    named = "; ".join(f"{gap}: {title}" for gap, title in GAP_TITLES.items())
+    return f"**{TASK_TITLES[task].capitalize()}**, share of right completions on held-out problems, sampled by a healthy engine. {named}.\n\n" + table(head, rows) + "\n"
 
 
 def preferences(rows):
@@ -113,7 +112,7 @@ def put(page, name, text):
 def write(results, preference_rows, out, docs):
     """Writes tables.md and curves.svg into `out`; with `docs` into the pages of docs/research too."""
     tables = "\n".join(filter(None, (comparison(results, task) for task in TASKS)))
-    gaps = "\n".join(mismatch(results, task) for task in TASKS if any(r["task"] == task and r["gap"] != "none" for r in results))
+    gaps = "\n".join(mismatch(results, task) for task in TASKS if any(r["task"] == task and r["gap"] == "healthy" for r in results))
     of_pairs = preferences(preference_rows) if preference_rows else ""
     (out / "tables.md").write_text("\n".join(filter(None, (tables, of_pairs, gaps))), encoding="utf-8")
     if tables:
