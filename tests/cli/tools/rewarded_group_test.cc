@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "cli/tools/reward_flags.h"
 #include "tests/support/status_matchers.h"
 
 namespace tandem::cli {
@@ -53,11 +54,11 @@ TEST(RewardedGroupTest, RowsHaveThePromptOfTheirSource) {
 
 TEST(RewardedGroupTest, WeightsOfRewardsAreWords) {
   trainer::RewardOptions options;
-  ASSERT_TRUE(ParseRewardWeights({"format=0.5", "number_answer"}, options).ok());
+  ASSERT_TRUE(ApplyRewardFlags({"format=0.5", "number_answer"}, options).ok());
   ASSERT_EQ(options.weights.size(), 2u);
   EXPECT_EQ(options.weights[0].second, 0.5);
   EXPECT_EQ(options.weights[1].second, 1);
-  EXPECT_THAT(ParseRewardWeights({"format=x"}, options),
+  EXPECT_THAT(ApplyRewardFlags({"format=x"}, options),
               FailsWith(absl::StatusCode::kInvalidArgument, "want NAME=WEIGHT"));
 }
 

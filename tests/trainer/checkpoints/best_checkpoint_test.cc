@@ -20,7 +20,7 @@ using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::TempDir;
 
-const CheckpointIdentity kIdentity = {"config-digest", "tokenizer-hash", "start-digest"};
+const CheckpointIdentity kModelIdentity = {"config-digest", "tokenizer-hash", "start-digest"};
 
 class BestCheckpointTest : public ::testing::Test {
  protected:
@@ -38,7 +38,7 @@ class BestCheckpointTest : public ::testing::Test {
     ASSERT_THAT(SaveCheckpoint(root_,
                                {.step = step,
                                 .run_id = "r",
-                                .identity = kIdentity,
+                                .identity = kModelIdentity,
                                 .learner = {.weights = {Present(tensor)},
                                             .optimizer = {Present(tensor)},
                                             .num_updates = step}},
@@ -69,7 +69,7 @@ TEST_F(BestCheckpointTest, TheBestOutlivesThePruningOfLaterOnes) {
   Saved(best, 2, 0.9);
   Saved(best, 3, 0.6);
   EXPECT_FALSE(fs::exists(root_ + "/step_2")) << "keep is 1";
-  const auto loaded = best.Load(kIdentity);
+  const auto loaded = best.Load(kModelIdentity);
   ASSERT_THAT(loaded, IsOk());
   EXPECT_EQ(loaded->step, 2);
   EXPECT_EQ(loaded->learner.num_updates, 2);
@@ -79,7 +79,8 @@ TEST_F(BestCheckpointTest, TheBestOutlivesThePruningOfLaterOnes) {
 
 TEST_F(BestCheckpointTest, WithoutTheMetricTheNewestIsTheBest) {
   BestCheckpoint best(root_, "eval/gold");
-  EXPECT_THAT(best.Load(kIdentity), FailsWith(absl::StatusCode::kNotFound, "no checkpoint within"));
+  EXPECT_THAT(best.Load(kModelIdentity),
+              FailsWith(absl::StatusCode::kNotFound, "no checkpoint within"));
   Saved(best, 1, -1);
   Saved(best, 2, -1);
   EXPECT_EQ(best.best()->step, 2);
