@@ -5,64 +5,66 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cli/io/json_lines.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/watch/ledger_check.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/options/command_line.h"
+#include "nlohmann/json.hpp"
 
 namespace tandem::cli {
 namespace {
 
 struct LedgerFlags {
   std::string run;
-  bool json = false;
+  JsonFlags json;
 };
 
 std::string Share(int64_t part, int64_t whole) {
   return whole == 0 ? "" : absl::StrCat(" (", (200 * part + whole) / (2 * whole), " %)");
 }
 
-void PrintText(const LedgerReport& report) {
+std::string ToText(const LedgerReport& report) {
   const LedgerTotals& totals = report.totals;
   const auto reason = [](std::string* out, const auto& entry) {
     absl::StrAppend(out, entry.second, " ", entry.first);
   };
-  PrintLine(absl::StrCat("steps        ", totals.steps, ", ", totals.skipped_steps, " skipped"));
-  PrintLine(absl::StrCat(
+  std::string text = absl::StrCat(
+      "steps        ", totals.steps, ", ", totals.skipped_steps, " skipped\n",  //
       "groups       ", totals.groups, " asked for, ", totals.trained, " trained",
       Share(totals.trained, totals.groups),
       totals.dropped.empty() ? "" : ", dropped: ", absl::StrJoin(totals.dropped, ", ", reason),
-      totals.skipped == 0 ? "" : absl::StrCat(", ", totals.skipped, " of skipped steps")));
-  PrintLine(absl::StrCat("completions  ", totals.asked, " asked for, ", totals.completions,
-                         " came, ", totals.trained_completions, " trained",
-                         Share(totals.trained_completions, totals.completions)));
-  PrintLine(absl::StrCat("tokens       ", totals.tokens, " sampled, ", totals.trained_tokens,
-                         " trained", Share(totals.trained_tokens, totals.tokens)));
-  for (const std::string& note : report.notes) PrintLine("note         " + note);
-  for (const std::string& problem : report.problems) PrintLine("problem      " + problem);
-  PrintLine(report.problems.empty()
-                ? "balance      it balances"
-                : absl::StrCat("balance      ", report.problems.size(), " problems"));
+      totals.skipped == 0 ? "" : absl::StrCat(", ", totals.skipped, " of skipped steps"), "\n");
+  absl::StrAppend(&text, "completions  ", totals.asked, " asked for, ", totals.completions,
+                  " came, ", totals.trained_completions, " trained",
+                  Share(totals.trained_completions, totals.completions), "\n",  //
+                  "tokens       ", totals.tokens, " sampled, ", totals.trained_tokens, " trained",
+                  Share(totals.trained_tokens, totals.tokens), "\n");
+  for (const std::string& note : report.notes) absl::StrAppend(&text, "note         ", note, "\n");
+  for (const std::string& one : report.problems) absl::StrAppend(&text, "problem      ", one, "\n");
+  const size_t problems = report.problems.size();
+  absl::StrAppend(&text, "balance      ",
+                  problems == 0 ? "it balances" : absl::StrCat(problems, " problems"), "\n");
+  return text;
 }
 
-void PrintJson(const LedgerReport& report) {
+std::string ToJson(const LedgerReport& report) {
   const LedgerTotals& totals = report.totals;
-  const nlohmann::ordered_json line = {{"steps", totals.steps},
-                                       {"skipped_steps", totals.skipped_steps},
-                                       {"groups", totals.groups},
-                                       {"trained", totals.trained},
-                                       {"skipped", totals.skipped},
-                                       {"dropped", totals.dropped},
-                                       {"asked_completions", totals.asked},
-                                       {"completions", totals.completions},
-                                       {"trained_completions", totals.trained_completions},
-                                       {"tokens", totals.tokens},
-                                       {"trained_tokens", totals.trained_tokens},
-                                       {"notes", report.notes},
-                                       {"problems", report.problems}};
-  PrintLine(line.dump());
+  return nlohmann::ordered_json{{"steps", totals.steps},
+                                {"skipped_steps", totals.skipped_steps},
+                                {"groups", totals.groups},
+                                {"trained", totals.trained},
+                                {"skipped", totals.skipped},
+                                {"dropped", totals.dropped},
+                                {"asked_completions", totals.asked},
+                                {"completions", totals.completions},
+                                {"trained_completions", totals.trained_completions},
+                                {"tokens", totals.tokens},
+                                {"trained_tokens", totals.trained_tokens},
+                                {"notes", report.notes},
+                                {"problems", report.problems}}
+      .dump();
 }
 
 int RunLedger(const LedgerFlags& flags) {
@@ -70,7 +72,8 @@ int RunLedger(const LedgerFlags& flags) {
   if (!report.ok()) {
     return Fail(trainer::WithExitCode(report.status(), ExitCode::kBadModelOrData));
   }
-  flags.json ? PrintJson(*report) : PrintText(*report);
+  const absl::Status printed = PrintResult(flags.json, ToText(*report), ToJson(*report));
+  if (!printed.ok()) return Fail(trainer::WithExitCode(printed, ExitCode::kStorage));
   return ToInt(report->problems.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
 }
 
@@ -81,7 +84,7 @@ void AddLedgerCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = app.add_subcommand(
       "ledger", "What was asked for, trained and dropped in a run, and whether it balances");
   sub->add_option("run", flags->run, "run directory")->required();
-  sub->add_flag("--json", flags->json, "print one JSON object");
+  AddJsonFlags(sub, &flags->json);
   EndHelp(*sub, "The exit code is 3 if the records of the run do not agree.",
           "tandem ledger runs/NAME");
   SetAction(*sub, chosen, [flags] { return RunLedger(*flags); });
