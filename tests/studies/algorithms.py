@@ -2,7 +2,7 @@
 """The study of algorithms: every algorithm on two tasks at equal sampled completions, losses of pairs beside TRL's, and every algorithm
 under an engine gap, corrected and not. `make study-algorithms` makes all of it; what was made is not made again.
 
-    python tests/studies/algorithms.py --tandem build/release/bin/tandem --out runs/study [--parts compare,preferences,gap]
+    python tests/studies/algorithms.py --tandem build/release/bin/tandem --out runs/study [--parts compare,preferences,reward_models,gap]
         [--seeds 3] [--tasks digits,sums] [--algorithms grpo,ppo] [--quick] [--docs]
 
 --quick makes a few steps of a few runs of every part in some minutes: it shows that all of it works, and its numbers say nothing.
@@ -15,9 +15,10 @@ import time
 
 import study_pages
 import study_preferences
+import study_reward_models
 from study_runs import ALGORITHMS, GAPS, OF_STEPS, TASKS, Study, make_run
 
-PARTS = ("compare", "preferences", "gap")
+PARTS = ("compare", "preferences", "reward_models", "gap")
 GAP_TASK = "digits"  # the cheaper one
 QUICK = {"digits": ["online_dpo"], "sums": ["grpo", "ppo_steps"]}
 
@@ -89,8 +90,19 @@ def main():
                     print(failed[-1], file=sys.stderr, flush=True)
                     continue
                 print({key: rows[-1].get(key) for key in ("loss", "seed", "tandem", "trl")}, flush=True)
-    study_pages.write(results, rows, study.out, args.docs and not failed)
-    print(f"{study.out / 'tables.md'}: {len(results)} runs, {len(rows)} of pairs, {len(failed)} failed, {time.monotonic() - start:.0f} s")
+    learned = []
+    if "reward_models" in args.parts:
+        for seed in range(1, args.seeds + 1):
+            for variant in list(study_reward_models.VARIANTS)[:1 if args.quick else None]:
+                try:
+                    learned.append(study_reward_models.make_policy(study, variant, seed))
+                except RuntimeError as error:
+                    failed.append(f"reward model {variant} {seed}: {error}")
+                    print(failed[-1], file=sys.stderr, flush=True)
+                    continue
+                print({key: learned[-1][key] for key in ("variant", "seed", "accuracy", "best_gold", "last_gold", "held_out")}, flush=True)
+    study_pages.write(results, rows, learned, study.out, args.docs and not failed)
+    print(f"{study.out / 'tables.md'}: {len(results)} runs, {len(rows)} of pairs, {len(learned)} of reward models, {len(failed)} failed, {time.monotonic() - start:.0f} s")
     sys.exit(1 if failed else 0)
 
 

@@ -9,6 +9,7 @@ matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "tandem", "f
 from matplotlib import pyplot  # noqa: E402
 
 from seed_statistics import at_tokens, binned, common_tokens, interval
+from study_reward_models import VARIANTS
 from study_runs import ALGORITHMS, GAP_TITLES, ROOT, TASK_TITLES, TASKS, TITLES
 
 COLOURS = ["#000000", "#0072b2", "#009e73", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999999", "#117733"]
@@ -100,6 +101,38 @@ def preferences(rows):
     return table(head, body) + "\n"
 
 
+def learned_rewards(results):
+    """The table of policies that were trained on a learned reward; `results` of study_reward_models.py."""
+    rows = []
+    for variant, (title, _, _) in VARIANTS.items():
+        group = [result for result in results if result["variant"] == variant]
+        if group:
+            rows.append([title, *(shown([r[key] for r in group]) for key in ("accuracy", "last_proxy", "best_gold", "last_gold")),
+                         shown([r["held_out"]["sampled"] for r in group]), shown([r["alpha"] for r in group]), shown([r["beta"] for r in group])])
+    head = ["reward", "accuracy on held-out pairs", "gain of the proxy", "best gold", "gold at the end", "held out, sampled", "alpha", "beta"]
+    return table(head, rows) + "\n"
+
+
+def overoptimisation(results, path):
+    """Proxy and gold by the distance from the start, a panel for each kind of reward."""
+    figure, axes = pyplot.subplots(1, len(VARIANTS), figsize=(9, 3.2), layout="constrained", sharey=True)
+    for axis, (variant, (title, _, _)) in zip(axes, VARIANTS.items()):
+        for result in (r for r in results if r["variant"] == variant):
+            at = [point[0] for point in result["curve"]]
+            proxy = [point[1] for point in result["curve"]]
+            low, high = min(proxy), max(proxy)
+            axis.plot(at, [(value - low) / (high - low or 1) for value in proxy], color=COLOURS[1], linewidth=1, label="proxy, scaled to [0, 1]")
+            axis.plot(at, [point[2] for point in result["curve"]], color=COLOURS[3], linewidth=1, label="gold: share of right completions")
+        axis.set_title(title, fontsize=8)
+        axis.set(xlabel="sqrt(KL from the start), nats", ylim=(0, 1.02))
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    axes[0].legend(handles[:2], labels[:2], fontsize=7, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
 def put(page, name, text):
     """Replaces what stands between <!-- study: NAME --> and <!-- end --> of a page."""
     marked = page.read_text(encoding="utf-8")
@@ -109,14 +142,17 @@ def put(page, name, text):
     page.write_text(pattern.sub(lambda found: found[1] + "\n" + text + "\n" + found[2], marked), encoding="utf-8")
 
 
-def write(results, preference_rows, out, docs):
+def write(results, preference_rows, learned, out, docs):
     """Writes tables.md and curves.svg into `out`; with `docs` into the pages of docs/research too."""
     tables = "\n".join(filter(None, (comparison(results, task) for task in TASKS)))
     gaps = "\n".join(mismatch(results, task) for task in TASKS if any(r["task"] == task and r["gap"] == "healthy" for r in results))
     of_pairs = preferences(preference_rows) if preference_rows else ""
-    (out / "tables.md").write_text("\n".join(filter(None, (tables, of_pairs, gaps))), encoding="utf-8")
+    of_rewards = learned_rewards(learned) if learned else ""
+    (out / "tables.md").write_text("\n".join(filter(None, (tables, of_pairs, of_rewards, gaps))), encoding="utf-8")
     if tables:
         learning_curves(results, out / "curves.svg")
+    if learned:
+        overoptimisation(learned, out / "overoptimisation.svg")
     if not docs:
         return
     if tables:
@@ -126,5 +162,8 @@ def write(results, preference_rows, out, docs):
         put(PAGES / "algorithms.md", "curves", "![Learning curves of all algorithms on both tasks](../figures/algorithm_curves.svg)\n")
     if of_pairs:
         put(PAGES / "algorithms.md", "preferences", of_pairs)
+    if of_rewards:
+        (FIGURES / "overoptimisation.svg").write_bytes((out / "overoptimisation.svg").read_bytes())
+        put(PAGES / "algorithms.md", "rewards", of_rewards + "\n![Proxy and gold by the distance from the start](../figures/overoptimisation.svg)\n")
     if gaps:
         put(PAGES / "algorithms_under_mismatch.md", "gaps", gaps)
