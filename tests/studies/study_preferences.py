@@ -26,8 +26,9 @@ def make_pairs(study):
         for path in sorted((directory / "rollouts").glob("step_*.jsonl")):
             for line in path.read_text(encoding="utf-8").splitlines():
                 group = json.loads(line)
-                right = [c["text"] for c in group["completions"] if c["reward"] > 0.5 and c["finish_reason"] == "stop"]
-                wrong = [c["text"] for c in group["completions"] if c["reward"] < 0.5 and c["finish_reason"] == "stop"]
+                ended = [c for c in group["completions"] if c["finish_reason"] == "stop" and c["text"].strip()]  # a blank side is no side
+                right = [c["text"] for c in ended if c["reward"] > 0.5]
+                wrong = [c["text"] for c in ended if c["reward"] < 0.5]
                 pairs += [conversation(problems[group["prompt_index"]], a, b) for a, b in zip(right, wrong)]
         random.Random(1).shuffle(pairs)
         if len(pairs) <= HELD_OUT:

@@ -8,15 +8,15 @@ import shutil
 from study_preferences import make_pairs
 from study_runs import run_file, score
 
-TASK, HEADS, BUDGET = "digits", 8, 0.25
+TASK, HEADS, BUDGET = "digits", 8, 0.05
 # Few pairs and many updates: a reward model that is right on most pairs and wrong where the policy goes.
-TRAINING = {"--batch": 16, "--lr": 2e-4, "--epochs": 6, "--warmup": 5}
+TRAINING = {"--batch": 16, "--lr": 2e-4, "--epochs": 12, "--warmup": 5}
 VARIANTS = {
     "one": ("one reward model", {"reward.model.ensemble": "mean"}, 1),
     "ensemble": (f"{HEADS} heads, mean - std", {"reward.model.ensemble": "mean_minus_std"}, HEADS),
     "budget": (f"one reward model, KL budget of {BUDGET} nats a token with roll-back",
-               {"reward.model.ensemble": "mean", "alerts.kl_budget": BUDGET, "alerts.on_kl": "roll_back", "checkpoint.every": 5,
-                "eval.every": 5}, 1),
+               {"reward.model.ensemble": "mean", "alerts.kl_budget": BUDGET, "alerts.on_kl": "roll_back", "checkpoint.every": 2,
+                "eval.every": 2}, 1),
 }
 
 
