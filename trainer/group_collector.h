@@ -68,7 +68,7 @@ class GroupCollector {
   double
   TakeRewardSeconds();  // that Wait and Take spent on nothing but rewards, since the last call
 
-  // Of the posterior by which prompts and sizes are chosen.
+  // The posterior of success by which prompts and sizes are chosen.
   const SuccessCounts& counts() const { return counts_; }
   bool counts_successes() const;
 

@@ -154,6 +154,8 @@ absl::Status Trainer::Step() {
   state_.skipped_in_row = 0;
   state_.version = state_.version.Next();
   collector_->Commit();
+  // Before the push: a run that fails there saves these weights, and their groups are consumed.
+  TANDEM_RETURN_IF_ERROR(RecordGroups(step, ""));
   log_->metrics().SetVersion(state_.version);
   TANDEM_RETURN_IF_ERROR(Push(&line));
   TANDEM_RETURN_IF_ERROR(delivery_->Verify());
@@ -225,7 +227,6 @@ absl::Status Trainer::RecordStep(const StepExperience& step, double step_seconds
       WithExitCode(log_->directory().WriteRollouts(state_.version.value, step,
                                                    report_.proximal_logprobs, token_text),
                    ExitCode::kStorage));
-  TANDEM_RETURN_IF_ERROR(RecordGroups(step, ""));
   TANDEM_RETURN_IF_ERROR(log_->WriteMetrics(*line));
   ShowQueues();
   log_->metrics().OnStep(*line, report_.num_tokens, num_sampled);

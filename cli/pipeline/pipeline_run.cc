@@ -204,7 +204,7 @@ absl::StatusOr<ExitCode> Pipeline::RunCommands(size_t index, StageAction action)
   }
   if (action == StageAction::kResume) {
     arguments.push_back("--resume");
-    // Of a reward model whose report is missing: its last update is made again.
+    // A reward model whose report is missing makes its last update again.
     TANDEM_RETURN_IF_ERROR(Remove(file_.OutputPath(index, "model") + "/config.json"));
   }
   TANDEM_ASSIGN_OR_RETURN(const ExitCode code, RunCommand(index, arguments));

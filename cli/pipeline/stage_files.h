@@ -10,8 +10,9 @@
 
 namespace tandem::cli {
 
-// Of a file: of its bytes. Of a model directory: of config.json, the tokenizer's and the weights'
-// files, by name. Empty for a directory of another form, such as a run.
+// The digest of a file is that of its bytes. The digest of a model directory is that of its
+// config.json and of the files of its tokenizer and weights, by name. A directory of another form,
+// such as a run, has the empty digest.
 //   NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE  it cannot be read
 absl::StatusOr<std::string> DigestOfPath(const std::string& path);
 

@@ -21,8 +21,8 @@ constexpr int64_t kLogitRowsOnCpu = 256, kLogitRowsOnDevice = 1024;
 // of it. A device's allocator has other holes, which are not planned.
 constexpr double kKeptShare = 0.75, kKeptShareBf16 = 0.4;
 
-// Of the tensors of a push to bf16 servers, the share that deltas take; to fp32 servers they may
-// take all of it, since every element changes.
+// Deltas of a push to bf16 servers take one part in so many of its tensors. To fp32 servers they may
+// take as much as the tensors, since every element changes.
 constexpr int64_t kDeltaPartBf16 = 4;
 
 // MeasureMachineLimits (common/tensor/machine_limits.h), and kLogitsRows of ModelRunner.

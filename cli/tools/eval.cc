@@ -46,7 +46,7 @@ struct Tally {
   int64_t num_prompts = 0, num_failed = 0;
   double reward_sum = 0;
   int64_t num_correct = 0;
-  // Of sampled completions, where a reward model chooses one of them.
+  // Counted where a reward model chooses one of the sampled completions.
   double correct_share_sum = 0;  // of a prompt's completions
   int64_t num_best_correct = 0;
 

@@ -66,8 +66,9 @@ absl::Status CheckLargestCompletion(const SamplingParams& sampling) {
                       rpc::kMaxMessageBytes, ": lower one of them"));
 }
 
-// Of a prompt, over all groups that continue one another: indices are added to it.
-constexpr int32_t kMostCompletions = 1 << 20;
+// The largest index at which a group may begin. It is far below the range of int32, so that the
+// indices of the group cannot overflow.
+constexpr int32_t kLargestFirstIndex = 1 << 20;
 
 template <typename T>
 void Append(const std::vector<T>& values, google::protobuf::RepeatedField<T>* to) {
@@ -106,9 +107,9 @@ absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupReques
     return InvalidArgument("num_completions is ", request.num_completions(),
                            ", must be at least 1");
   }
-  if (request.first_completion() < 0 || request.first_completion() > kMostCompletions) {
+  if (request.first_completion() < 0 || request.first_completion() > kLargestFirstIndex) {
     return InvalidArgument("first_completion is ", request.first_completion(), ", must be 0 to ",
-                           kMostCompletions);
+                           kLargestFirstIndex);
   }
   if (request.prompt_token_ids().empty()) {
     return InvalidArgument("prompt_token_ids is empty");

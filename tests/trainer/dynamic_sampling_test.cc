@@ -230,6 +230,18 @@ TEST_F(DynamicSamplingTest, AWeightedCurriculumGoesOnWithTheSamePromptsAfterARes
   for (int64_t id = 0; id < 12; ++id) EXPECT_EQ(parts.at(id), whole.at(id)) << "group " << id;
 }
 
+// The checkpoint of a run that fails in its push has the weights of the step, so the ledger must
+// have its groups.
+TEST_F(DynamicSamplingTest, ARunThatFailedInAPushGoesOnInBalance) {
+  options_.checkpoint.every = 0;
+  options_.push.debug_skip_push_at_step = 2;
+  EXPECT_EQ(ExitCodeOf(Run()), ExitCode::kDeliveryNotProven);
+  options_.push.debug_skip_push_at_step = 0;
+  ASSERT_THAT(Run(RunMode::kResume), IsOk());
+  EXPECT_EQ(trained_, (Steps{{1, 2}, {4, 5}, {7, 8}}));
+  EXPECT_THAT(Problems(), IsEmpty());
+}
+
 TEST_F(DynamicSamplingTest, ALedgerThatDoesNotBalanceIsToldSo) {
   ASSERT_THAT(Run(), IsOk());
   const auto change = [this](const std::string& sql) {

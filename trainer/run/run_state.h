@@ -25,8 +25,8 @@ struct RunState {
   bool resumed = false;
   WeightVersion version;  // of the learner's weights
   Frontier frontier;      // what was neither trained on nor given up
-  // Of the groups from the frontier on that were asked for, by id: the same are asked for again
-  // when the run is resumed.
+  // What was chosen for the groups from the frontier on that were asked for, by id. A run that is
+  // resumed asks for the same.
   std::map<int64_t, PlannedGroup> planned;
   std::vector<PromptCounts> prompt_counts;  // of the groups before the frontier, where they matter
   // False while a train step changes the weights, and from then on if that step failed.

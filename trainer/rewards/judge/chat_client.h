@@ -22,7 +22,7 @@ HttpClientOptions EndpointOf(HttpClientOptions options);
 // Use from one thread, which blocks SIGPIPE.
 class ChatClient {
  public:
-  // Of `options` the client, the model, temperature, max_tokens and the service count. All must
+  // Reads the client, the model, temperature, max_tokens and the service of `options`. All must
   // outlive it.
   ChatClient(const JudgeOptions& options, ServiceCaller* caller, EndSign* end);
 

@@ -18,8 +18,8 @@ struct RewardModelOptions {
   std::vector<std::string> paths;  // directories; several are an ensemble, as several heads are
   EnsembleAggregation ensemble = EnsembleAggregation::kMean;
   double std_weight = 1;  // of mean_minus_std
-  // Of a process reward model: how the probabilities of steps become the reward of the completion,
-  // or that each is a reward at the end of its step.
+  // A process reward model gives each step a probability. They become one reward of the completion
+  // by `steps`, or with each_step each is a reward at the end of its step.
   StepAggregation steps = StepAggregation::kMin;
   bool each_step = false;
   StepOptions split;  // what is a step

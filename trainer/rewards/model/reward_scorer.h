@@ -48,7 +48,7 @@ class RewardScorer {
 
   RewardModelKind kind() const { return kind_; }
   int64_t num_members() const;  // heads over all directories
-  // Of the first directory.
+  // The tokenizer of the first directory.
   const Tokenizer& tokenizer() const;
   const RewardModelOptions& options() const { return options_; }
 
