@@ -7,7 +7,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
 #include "common/base/log.h"
@@ -49,7 +48,7 @@ GroupCollector::GroupCollector(const Context& context)
   counts_.Restore(context.state->prompt_counts);
 }
 
-bool GroupCollector::counts_successes() const {
+bool GroupCollector::ReadsCounts() const {
   return options_.curriculum.kind == CurriculumKind::kWeighted ||
          options_.group_size.kind == GroupSizeKind::kAdaptive;
 }
@@ -288,7 +287,7 @@ StepExperience GroupCollector::TakeStep() {
   num_done_ = 0;
   StepExperience step = buffer_.TakeStep(context_.state->version);
   CancelUnneeded(step);
-  if (counts_successes()) CountSuccesses(step);
+  if (ReadsCounts()) CountSuccesses(step);
   return step;
 }
 
@@ -320,7 +319,7 @@ void GroupCollector::Commit() {
   RunState& state = *context_.state;
   state.frontier = buffer_.frontier();
   state.planned.erase(state.planned.begin(), state.planned.lower_bound(state.frontier.group));
-  if (counts_successes()) state.prompt_counts = counts_.Save();
+  if (ReadsCounts()) state.prompt_counts = counts_.Save();
 }
 
 double GroupCollector::TakeRewardSeconds() { return std::exchange(reward_seconds_, 0); }

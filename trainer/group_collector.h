@@ -62,17 +62,13 @@ class GroupCollector {
   void StepInstalled() { buffer_.StepInstalled(); }
 
   int64_t num_waiting() const { return buffer_.num_waiting(); }
-  int64_t next_group() const { return buffer_.next_group(); }
   // Groups that came back since the last call of TakeStep.
   int64_t num_done() const { return num_done_; }
-  double
-  TakeRewardSeconds();  // that Wait and Take spent on nothing but rewards, since the last call
-
-  // The posterior of success by which prompts and sizes are chosen.
-  const SuccessCounts& counts() const { return counts_; }
-  bool counts_successes() const;
+  // Seconds that Wait and Take spent on nothing but rewards since the last call.
+  double TakeRewardSeconds();
 
  private:
+  bool ReadsCounts() const;  // whether a choice of prompts or sizes reads them
   std::vector<PlannedGroup> Plan(int64_t num_groups) const;
   std::vector<int64_t> Sizes(const std::vector<PlannedGroup>& groups) const;
   void AskForNew();
