@@ -70,6 +70,11 @@ absl::StatusOr<SampledServer> GroupSampler::Impl::Info() {
   rpc::SetDeadline(context, absl::Seconds(kAskSeconds));
   const grpc::Status status = stub->GetInfo(&context, {}, &info);
   channel.Ended(used, status);
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return Unavailable(
+        channel.address(), ": ", status.error_message(),
+        ". Start a rollout server there (tandem serve), or name a model with --model");
+  }
   TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(status, channel.address()));
   return SampledServer{.model_path = info.model_path(),
                        .tokenizer_hash = info.tokenizer_hash(),
