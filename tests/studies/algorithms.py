@@ -3,14 +3,18 @@
 under an engine gap, corrected and not. `make study-algorithms` makes all of it; what was made is not made again.
 
     python tests/studies/algorithms.py --tandem build/release/bin/tandem --out runs/study [--parts compare,preferences,reward_models,gap]
-        [--seeds 3] [--tasks digits,sums] [--algorithms grpo,ppo] [--quick] [--docs]
+        [--seeds 3] [--tasks digits,sums] [--algorithms grpo,ppo] [--quick] [--docs] [--jobs 2]
 
 --quick makes a few steps of a few runs of every part in some minutes: it shows that all of it works, and its numbers say nothing.
---docs writes tables and figures into docs/research and docs/figures. One run at a time, on two threads.
+--docs writes tables and figures into docs/research and docs/figures. Two runs at once, of one thread each: models this small gain little from a second thread.
 """
 import argparse
+import concurrent.futures
+import functools
 import pathlib
+import signal
 import sys
+import threading
 import time
 
 import study_pages
@@ -19,7 +23,8 @@ import study_reward_models
 from study_runs import ALGORITHMS, GAPS, OF_STEPS, TASKS, Study, make_run
 
 PARTS = ("compare", "preferences", "reward_models", "gap")
-GAP_TASK = "digits"  # the cheaper one
+GAP_TASK = "sums"  # where every run learns within few steps
+GAP_ALGORITHMS = ("grpo", "dapo", "rloo", "reinforce_pp", "ppo", "online_dpo", "raft")  # one of each kind
 QUICK = {"digits": ["online_dpo"], "sums": ["grpo", "ppo_steps"]}
 
 
@@ -33,7 +38,7 @@ def planned(args):
                     continue
                 if "compare" in args.parts:
                     runs.append((task, algorithm, seed, "none", True))
-                if "gap" in args.parts and task == GAP_TASK:
+                if "gap" in args.parts and task == GAP_TASK and algorithm in GAP_ALGORITHMS:
                     runs.append((task, algorithm, seed, "healthy", True))
                     runs += [(task, algorithm, seed, gap, corrected) for gap in args.gaps for corrected in (False, True)]
     return runs
@@ -47,7 +52,8 @@ def read_arguments():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--algorithms", default=",".join(ALGORITHMS))
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at once")
+    parser.add_argument("--threads", type=int, default=1, help="of each process of a run; losses of pairs, whose times stand beside TRL's, have jobs x threads")
     parser.add_argument("--without-trl", action="store_true", help="train on pairs with Tandem alone")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--docs", action="store_true")
@@ -66,44 +72,68 @@ def read_arguments():
     return args
 
 
+class Attempts:
+    """Calls that may fail: the others go on, and the command fails at the end."""
+
+    def __init__(self, study):
+        self.study, self.failed, self.start = study, [], time.monotonic()
+
+    def side_by_side(self, jobs, calls, line_of):
+        """The results of `calls`, (name, function) each, `jobs` at once, in the order given; a line for each that ends."""
+        results, ended, lock = {}, 0, threading.Lock()
+
+        def attempt(number, name, call):
+            nonlocal ended
+            try:
+                results[number] = call()
+                line = line_of(results[number])
+            except RuntimeError as error:
+                line = f"failed: {error}"
+                self.failed.append(name)
+            with lock:
+                ended += 1
+                print(f"[{ended}/{len(calls)}, {time.monotonic() - self.start:.0f} s] {name}: {line}", flush=True)
+
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            attempts = [pool.submit(attempt, number, name, call) for number, (name, call) in enumerate(calls)]
+            try:
+                for each in attempts:
+                    each.result()
+            except BaseException:  # Ctrl-C or SIGTERM
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.study.stop()
+                raise
+        return [results[number] for number in sorted(results)]
+
+
 def main():
     args = read_arguments()
-    study = Study(args.tandem, args.out, args.quick, args.threads)
-    results, rows, failed, start = [], [], [], time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    study = Study(args.tandem, args.out, args.quick, args.threads, args.jobs)
+    attempts = Attempts(study)
     runs = planned(args)
-    for number, run in enumerate(runs, 1):
-        try:
-            results.append(make_run(study, *run))
-        except RuntimeError as error:  # the others go on, and the command fails at the end
-            failed.append(f"{run}: {error}")
-            print(failed[-1], file=sys.stderr, flush=True)
-            continue
-        print(f"[{number}/{len(runs)}, {time.monotonic() - start:.0f} s] {'.'.join(map(str, run))}: held-out "
-              f"{results[-1]['held_out']['sampled']:.2f}, sampled {results[-1]['curve'][-1][1]:.2f}, {results[-1]['seconds']} s", flush=True)
-    if "preferences" in args.parts:
-        for seed in range(1, args.seeds + 1):
-            for loss in args.losses:
-                try:
-                    rows.append(study_preferences.make_row(study, loss, seed, beside_trl=not args.without_trl))
-                except RuntimeError as error:
-                    failed.append(f"{loss} {seed}: {error}")
-                    print(failed[-1], file=sys.stderr, flush=True)
-                    continue
-                print({key: rows[-1].get(key) for key in ("loss", "seed", "tandem", "trl")}, flush=True)
-    learned = []
+    for task in sorted({run[0] for run in runs}):
+        study.prepare(task)
+    results = attempts.side_by_side(args.jobs, [(".".join(map(str, run)), functools.partial(make_run, study, *run)) for run in runs], lambda result: (
+        f"held-out {result['held_out']['sampled']:.2f}, sampled {result['curve'][-1][1]:.2f}, {result['seconds']} s"))
+    rows, learned = [], []
+    if "preferences" in args.parts:  # one at a time on all threads: their times stand beside TRL's
+        calls = [(f"{loss} {seed}", functools.partial(study_preferences.make_row, study, loss, seed, beside_trl=not args.without_trl))
+                 for seed in range(1, args.seeds + 1) for loss in args.losses]
+        rows = attempts.side_by_side(1, calls, lambda row: str({key: row.get(key) for key in ("tandem", "trl")}))
     if "reward_models" in args.parts:
-        for seed in range(1, args.seeds + 1):
-            for variant in list(study_reward_models.VARIANTS)[:1 if args.quick else None]:
-                try:
-                    learned.append(study_reward_models.make_policy(study, variant, seed))
-                except RuntimeError as error:
-                    failed.append(f"reward model {variant} {seed}: {error}")
-                    print(failed[-1], file=sys.stderr, flush=True)
-                    continue
-                print({key: learned[-1][key] for key in ("variant", "seed", "accuracy", "best_gold", "last_gold", "held_out")}, flush=True)
-    study_pages.write(results, rows, learned, study.out, args.docs and not failed)
-    print(f"{study.out / 'tables.md'}: {len(results)} runs, {len(rows)} of pairs, {len(learned)} of reward models, {len(failed)} failed, {time.monotonic() - start:.0f} s")
-    sys.exit(1 if failed else 0)
+        variants = list(study_reward_models.VARIANTS)[:1 if args.quick else None]
+        cases = [(variant, seed) for seed in range(1, args.seeds + 1) for variant in variants]
+        for variant, seed in cases:
+            study_reward_models.reward_model(study, variant, seed)
+        calls = [(f"reward model {variant} {seed}", functools.partial(study_reward_models.make_policy, study, variant, seed)) for variant, seed in cases]
+        learned = attempts.side_by_side(args.jobs, calls, lambda result: str({key: result[key] for key in ("accuracy", "best_gold", "last_gold", "held_out")}))
+    study_pages.write(results, rows, learned, study.out, args.docs and not attempts.failed)
+    if attempts.failed:
+        print("failed: " + ", ".join(attempts.failed), file=sys.stderr)
+    print(f"{study.out / 'tables.md'}: {len(results)} runs, {len(rows)} of pairs, {len(learned)} of reward models, {len(attempts.failed)} failed, "
+          f"{time.monotonic() - attempts.start:.0f} s")
+    sys.exit(1 if attempts.failed else 0)
 
 
 if __name__ == "__main__":

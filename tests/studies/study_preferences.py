@@ -58,15 +58,15 @@ def train_tandem(study, loss, seed, files, model, out):
     data = labelled(files[0]) if loss == "kto" else files[0]
     start = time.monotonic()
     study.run(study.tandem, "train-preferences", "--loss", loss, "--model", model, "--data", data, "--out", out, "--batch", BATCH, "--lr", LEARNING_RATE, "--decay", "constant", "--warmup", 0, "--seed", seed,
-              "--epochs", 2, "--threads", study.threads)
+              "--epochs", 2, "--threads", study.all_threads)
     seconds = round(time.monotonic() - start, 1)
-    return {"seconds": seconds, **with_trl({"measure_only": True, "held_out": str(files[1]), "out": str(out), "threads": study.threads})}
+    return {"seconds": seconds, **with_trl({"measure_only": True, "held_out": str(files[1]), "out": str(out), "threads": study.all_threads})}
 
 
 def train_trl(study, loss, seed, files, model, out):
     """Its time is that of making the trainer and training, without imports."""
     return with_trl({"loss": loss, "seed": seed, "train": str(files[0]), "held_out": str(files[1]), "model": str(model), "out": str(out),
-               "batch": BATCH, "learning_rate": LEARNING_RATE, "epochs": 2, "threads": study.threads})
+               "batch": BATCH, "learning_rate": LEARNING_RATE, "epochs": 2, "threads": study.all_threads})
 
 
 def with_trl(request):

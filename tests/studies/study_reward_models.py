@@ -20,8 +20,9 @@ VARIANTS = {
 }
 
 
-def reward_model(study, heads, seed):
-    """(directory, accuracy on held-out pairs) of a reward model of this seed."""
+def reward_model(study, variant, seed):
+    """(directory, accuracy on held-out pairs) of the reward model of a variant and seed; two variants share one."""
+    heads = VARIANTS[variant][2]
     folder = study.out / "reward_models" / f"{heads}.{seed}"
     report = folder / "reward_model.json"
     if not report.exists():
@@ -45,8 +46,8 @@ def fit(distances, gains):
 
 def make_policy(study, variant, seed):
     """The result of a run against a learned reward, made or read."""
-    _, settings, heads = VARIANTS[variant]
-    model, accuracy = reward_model(study, heads, seed)
+    settings = VARIANTS[variant][1]
+    model, accuracy = reward_model(study, variant, seed)
     tree = run_file(study, TASK, "grpo", seed, "none", True)
     trainer = tree["trainer"]
     trainer["run"]["name"] = name = f"reward.{variant}.{seed}"

@@ -34,12 +34,11 @@ TITLES = {"grpo": "GRPO", "dr_grpo": "Dr. GRPO", "dapo": "DAPO", "rloo": "RLOO",
 OF_STEPS = {"ppo_steps"}  # rewarded for each line; tasks of one line have none
 PAIRS = {"online_dpo"}    # groups of two: as many completions, more prompts
 
-# The example that prepares a task, and the size of its runs. AdamW's first updates are large: the learning rate rises over ten.
+# The example that prepares a task, and the size of its runs; runs under a gap are shorter. AdamW's first updates are large: the
+# learning rate rises over ten.
 TASKS = {
-    "digits": {"script": "small.sh", "prompts": 40, "completions": 8, "steps": 100, "gap_steps": 40,
-               "learning_rate": 5e-4},
-    "sums": {"script": "sums.sh", "prompts": 32, "completions": 8, "steps": 120, "gap_steps": 60,
-             "learning_rate": 2e-4},
+    "digits": {"script": "small.sh", "prompts": 24, "completions": 8, "steps": 60, "learning_rate": 2e-4},
+    "sums": {"script": "sums.sh", "prompts": 24, "completions": 8, "steps": 80, "gap_steps": 25, "learning_rate": 2e-4},
 }
 TASK_TITLES = {"digits": "sums of two digits", "sums": "sums of three digits, a line for each addition"}
 
@@ -79,16 +78,28 @@ def nested(settings):
 class Study:
     """Where the study lies, and with which programs it is made."""
 
-    def __init__(self, tandem, out, quick=False, threads=2):
-        self.tandem, self.out, self.quick, self.threads = pathlib.Path(tandem).resolve(), pathlib.Path(out).resolve(), quick, threads
+    def __init__(self, tandem, out, quick=False, threads=1, jobs=1):
+        self.tandem, self.out, self.quick = pathlib.Path(tandem).resolve(), pathlib.Path(out).resolve(), quick
+        self.threads, self.all_threads = threads, threads * jobs
         self.results = self.out / "results"
         self.results.mkdir(parents=True, exist_ok=True)
+        self.children = set()
 
     def run(self, *command, **options):
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=ROOT, **options)
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(map(str, command))}\nended with {done.returncode}\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
-        return done.stdout
+        """What a command prints. Any thread may call it."""
+        with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                              **options) as child:
+            self.children.add(child)
+            out, err = child.communicate()
+            self.children.discard(child)
+        if child.returncode != 0:
+            raise RuntimeError(f"{' '.join(map(str, command))}\nended with {child.returncode}\n{out[-1000:]}{err[-3000:]}")
+        return out
+
+    def stop(self):
+        """Ends the commands that run, as SIGTERM does; their `run` raises."""
+        for child in list(self.children):
+            child.terminate()
 
     def prepare(self, task):
         """The folder of a task: its problems, and the model that every run starts from."""
@@ -118,7 +129,7 @@ def run_file(study, task, algorithm, seed, gap, corrected):
         "client.groups_in_flight": 64, "eval.at_start": False, "eval.at_end": False, "probe.every": 0,
     }
     tree = {"launch": {"num_servers": 1}, "server": {"model": str(folder / "model"),
-                                                    "engine": {"dtype": "fp32", "kv_capacity_tokens": 16384}},
+                                                    "engine": {"dtype": "fp32", "kv_capacity_tokens": 16384, "num_threads": study.threads}},
             "trainer": nested(settings)}
     tree["trainer"]["reward"]["weights"] = {"subprocess": 1} if of_steps else {"number_answer": 1}
     if of_steps:

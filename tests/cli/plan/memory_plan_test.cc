@@ -184,13 +184,13 @@ TEST(PlacementTest, WhatDoesNotFitComesWithOptionsTheLargestSavingFirst) {
   ASSERT_FALSE(advice.empty());
   EXPECT_TRUE(std::ranges::is_sorted(advice, std::ranges::greater(), &Advice::saved_bytes));
   std::vector<std::string> options;
-  for (const Advice& each : Advise(run)) options.push_back(each.option);
+  for (const Advice& each : advice) options.push_back(each.option);
   EXPECT_EQ(std::ranges::count(options, "shard_parameters: true"), 1);
   EXPECT_EQ(std::ranges::count(options, "trainer.critic.backbone: shared"), 1);
   EXPECT_EQ(std::ranges::count(options, "checkpoint_activations: true"), 1);
   // The critic of its own is 16 bytes a parameter, less the share of moments of the other rank.
   const auto critic = std::ranges::find(options, "trainer.critic.backbone: shared");
-  const Advice& saved = Advise(run)[static_cast<size_t>(critic - options.begin())];
+  const Advice& saved = advice[static_cast<size_t>(critic - options.begin())];
   const int64_t parameters = kHead + 8 + 100 * (kLinear + 16);
   EXPECT_EQ(saved.saved_bytes, (4 + 4 + 8 / 2) * parameters);
   EXPECT_NE(ToText(run).find("DOES NOT FIT"), std::string::npos);

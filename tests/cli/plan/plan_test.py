@@ -1,7 +1,8 @@
 """`tandem plan`: its sums against the measured peaks of real small runs, and its errors.
 
 A model of 25 million parameters is trained; a model of 18 thousand gives the memory that a process has anyway (LibTorch, gRPC).
-A copy of the weights is 97 MiB here, over 6 % of every peak but that of PPO with a critic, so that a formula that loses one fails."""
+A copy of the weights is 97 MiB here, 6 to 15 % of a peak. Peaks of one run differ by some per cent between processors, and the copies themselves are
+compared to the byte with what the trainer counts, so the tolerance is that of the page."""
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import yaml
 from waiting import wait_until
 
 TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
-TOLERANCE = 0.06  # of the measured peak; the page promises 10 %
+TOLERANCE = 0.1  # of the measured peak: docs/memory.md
 
 
 def tandem(*arguments):
@@ -58,10 +59,10 @@ def place(tmp_path_factory):
     return folder
 
 
-def close_to(planned, measured, tolerance=TOLERANCE):
+def close_to(planned, measured):
     line = f"planned {planned / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB, {planned / measured - 1:+.1%}"
     print(line)  # for the table of docs/memory.md, with pytest -s
-    assert planned == pytest.approx(measured, rel=tolerance), line
+    assert planned == pytest.approx(measured, rel=TOLERANCE), line
 
 
 SUPERVISED = {"sft": ("sft", "answers", 1), "sft in bf16": ("sft", "answers", 1), "preferences": ("train-preferences", "pairs", 2),
@@ -160,7 +161,7 @@ def test_a_run_peaks_where_planned(place, base, tmp_path, case):
     assert critic == pytest.approx(run.memory.get("memory/critic_bytes", 0), abs=4 * 4 * 512 + 64)
     # Both servers peak when they measure the machine, beside their weights and KV.
     server = process(planned, "rollout server")["bytes"] - process(base.plan(), "rollout server")["bytes"]
-    close_to(server, run.server_peak - base.server_peak, 0.1)
+    close_to(server, run.server_peak - base.server_peak)
 
 
 def test_gpus_are_shared_out_and_what_does_not_fit_comes_with_advice(place):
