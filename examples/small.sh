@@ -18,7 +18,7 @@ awk -v out="$out" 'BEGIN {
 "$tandem" init --out "$out/fresh" --text "$out/text.txt" --vocab 300 --hidden 128 --layers 4 \
   --heads 4 --kv-heads 2 --intermediate 384 --context 64 --seed 1
 "$tandem" sft --model "$out/fresh" --data "$out/train.jsonl" --out "$out/model" \
-  --epochs 70 --batch 43 --lr 1e-3
+  --epochs "${EPOCHS:-70}" --batch 43 --lr 1e-3
 if [ "${1:-}" = --prepare ]; then exit; fi
 "$tandem" eval --model "$out/model" --data "$out/held_out.jsonl" --max-new-tokens 8 -k 8
 exec "$tandem" run examples/small.yaml --clean "$@"

@@ -20,7 +20,7 @@ def make_pairs(study):
     files = folder / "train.jsonl", folder / "held_out.jsonl"
     if not all(path.exists() for path in files):
         folder.mkdir(parents=True, exist_ok=True)
-        directory = draw(study, "digits", steps=2 if study.quick else 6)
+        directory = draw(study, "digits", steps=2 if study.quick else 10)
         problems = [json.loads(line)["prompt"] for line in (study.prepare("digits") / "train.jsonl").read_text().splitlines()]
         pairs = []
         for path in sorted((directory / "rollouts").glob("step_*.jsonl")):

@@ -27,18 +27,18 @@ ALGORITHMS = {
     "ppo_steps": {"preset": "ppo", "loss.kl_coefficient": 0, "loss.kl_place": "loss", "num_minibatches": 2,
                   "critic.optimizer.learning_rate": 1e-3},
     "online_dpo": {"preset": "online_dpo"},
-    "raft": {"preset": "raft"},
+    "raft": {"preset": "raft", "advantage.kind": "correct_only"},  # rewards are 0 and 1: the best of a group may be wrong
 }
 TITLES = {"grpo": "GRPO", "dr_grpo": "Dr. GRPO", "dapo": "DAPO", "rloo": "RLOO", "remax": "ReMax", "reinforce_pp": "REINFORCE++",
           "ppo": "PPO with GAE", "ppo_steps": "PPO with process rewards", "online_dpo": "online DPO", "raft": "RAFT"}
 OF_STEPS = {"ppo_steps"}  # rewarded for each line; tasks of one line have none
 PAIRS = {"online_dpo"}    # groups of two: as many completions, more prompts
 
-# The example that prepares a task, and the size of its runs; runs under a gap are shorter. AdamW's first updates are large: the
-# learning rate rises over ten.
+# The example that prepares a task with epochs of its supervised warm-up, and the size of its runs; runs under a gap are shorter.
+# AdamW's first updates are large, and a constant rate ends in noise: the learning rate rises over ten updates and falls to 0.
 TASKS = {
-    "digits": {"script": "small.sh", "prompts": 24, "completions": 8, "steps": 60, "learning_rate": 2e-4},
-    "sums": {"script": "sums.sh", "prompts": 24, "completions": 8, "steps": 80, "gap_steps": 25, "learning_rate": 2e-4},
+    "digits": {"script": "small.sh", "epochs": 120, "prompts": 24, "completions": 8, "steps": 100, "learning_rate": 3e-4},
+    "sums": {"script": "sums.sh", "epochs": 45, "prompts": 24, "completions": 8, "steps": 100, "gap_steps": 25, "learning_rate": 2e-4},
 }
 TASK_TITLES = {"digits": "sums of two digits", "sums": "sums of three digits, a line for each addition"}
 
@@ -106,7 +106,8 @@ class Study:
         folder = self.out / "tasks" / task
         if not (folder / "model" / "config.json").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            self.run("sh", EXAMPLES / TASKS[task]["script"], "--prepare", env={**os.environ, "TANDEM": str(self.tandem), "OUT": str(folder)})
+            self.run("sh", EXAMPLES / TASKS[task]["script"], "--prepare", env={**os.environ, "TANDEM": str(self.tandem), "OUT": str(folder),
+                                                                                         "EPOCHS": str(TASKS[task]["epochs"])})
         return folder
 
 
@@ -116,16 +117,18 @@ def run_file(study, task, algorithm, seed, gap, corrected):
     of_steps = algorithm in OF_STEPS
     completions = 2 if algorithm in PAIRS else spec["completions"] - (algorithm == "remax")  # its greedy one is sampled too
     total = spec["prompts"] * spec["completions"]
+    steps = spec["steps" if gap == "none" else "gap_steps"]
     settings = {
         **ALGORITHMS[algorithm], **correction(algorithm, corrected),
         "run.out": str(study.out / "runs"), "run.name": run_name(task, algorithm, seed, gap, corrected),
         "model": str(folder / "model"), "seed": seed, "threads": study.threads,
-        "steps": 4 if study.quick else spec["steps" if gap == "none" else "gap_steps"],
+        "steps": 4 if study.quick else steps,
         "prompts_per_step": total // 2 if algorithm in PAIRS else spec["prompts"], "completions_per_prompt": completions,
         "sampling.temperature": 1, "sampling.max_new_tokens": 8 if task == "digits" else 20,
         "data.train": str(folder / "train.jsonl"), "data.eval": str(folder / "held_out.jsonl"),
         "reward.number_partial": 0,
         "optimizer.learning_rate": spec["learning_rate"], "optimizer.max_grad_norm": 1, "optimizer.warmup_updates": 10,
+        "optimizer.decay": "linear", "optimizer.decay_updates": steps * ALGORITHMS[algorithm].get("num_minibatches", 1),
         "client.groups_in_flight": 64, "eval.at_start": False, "eval.at_end": False, "probe.every": 0,
     }
     tree = {"launch": {"num_servers": 1}, "server": {"model": str(folder / "model"),

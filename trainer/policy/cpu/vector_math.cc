@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
+#include "common/tensor/instruction_set.h"
+#include "common/tensor/vector16.h"
+
 namespace tandem::trainer {
 namespace {
-
-typedef float Vec16 __attribute__((vector_size(64)));
-typedef float Vec16Unaligned __attribute__((vector_size(64), aligned(4), may_alias));
-
-#define TANDEM_INLINE __attribute__((always_inline)) inline
 
 struct Operands {
   int64_t k;
@@ -30,9 +28,7 @@ TANDEM_INLINE void Tile(const Operands& o, int64_t row, int64_t column) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
-      sums[r][v] = o.accumulate
-                       ? Vec16(*reinterpret_cast<const Vec16Unaligned*>(c + r * o.ldc + 16 * v))
-                       : Vec16{};
+      sums[r][v] = o.accumulate ? Load16(c + r * o.ldc + 16 * v) : Vec16{};
     }
   }
   const float* a = o.a + row * o.a_row;
@@ -40,7 +36,7 @@ TANDEM_INLINE void Tile(const Operands& o, int64_t row, int64_t column) {
   for (int64_t l = 0; l < o.k; ++l, b += o.ldb) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
-      const Vec16 bv = *reinterpret_cast<const Vec16Unaligned*>(b + 16 * v);
+      const Vec16 bv = Load16(b + 16 * v);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) sums[r][v] += a[r * o.a_row + l * o.a_col] * bv;
     }
@@ -49,15 +45,15 @@ TANDEM_INLINE void Tile(const Operands& o, int64_t row, int64_t column) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
-      *reinterpret_cast<Vec16Unaligned*>(c + r * o.ldc + 16 * v) = sums[r][v];
+      Store16(c + r * o.ldc + 16 * v, sums[r][v]);
     }
   }
 }
 
-template <int kVecs>
+template <int kRows, int kVecs>
 TANDEM_INLINE void ColumnPanel(const Operands& o, int64_t m, int64_t column) {
   int64_t row = 0;
-  for (; row + 6 <= m; row += 6) Tile<6, kVecs>(o, row, column);
+  for (; row + kRows <= m; row += kRows) Tile<kRows, kVecs>(o, row, column);
   for (; row + 2 <= m; row += 2) Tile<2, kVecs>(o, row, column);
   for (; row < m; ++row) Tile<1, kVecs>(o, row, column);
 }
@@ -78,16 +74,30 @@ TANDEM_INLINE void ColumnTail(const Operands& o, int64_t m, int64_t begin, int64
   }
 }
 
+// Tiles of kRows x (16 * kVecs): as many sums as the registers of an instruction set hold.
+template <int kRows, int kVecs>
+TANDEM_INLINE void Multiply(const Operands& o, int64_t m, int64_t n) {
+  int64_t column = 0;
+  for (; column + 16 * kVecs <= n; column += 16 * kVecs) ColumnPanel<kRows, kVecs>(o, m, column);
+  for (; column + 16 <= n; column += 16) ColumnPanel<kRows, 1>(o, m, column);
+  if (column < n) ColumnTail(o, m, column, n);
+}
+
+void MultiplyScalar(const Operands& o, int64_t m, int64_t n) { Multiply<2, 1>(o, m, n); }
+TANDEM_TARGET_AVX2 void MultiplyAvx2(const Operands& o, int64_t m, int64_t n) {
+  Multiply<6, 1>(o, m, n);
+}
+TANDEM_TARGET_AVX512 void MultiplyAvx512(const Operands& o, int64_t m, int64_t n) {
+  Multiply<6, 2>(o, m, n);
+}
+
 }  // namespace
 
-TANDEM_VECTOR_CLONES
 void SmallMatmul(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_col,
                  const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate) {
-  const Operands operands{k, a, a_row, a_col, b, ldb, c, ldc, accumulate};
-  int64_t column = 0;
-  for (; column + 32 <= n; column += 32) ColumnPanel<2>(operands, m, column);
-  for (; column + 16 <= n; column += 16) ColumnPanel<1>(operands, m, column);
-  if (column < n) ColumnTail(operands, m, column, n);
+  static const auto multiply =
+      VariantFor(ActiveInstructionSet(), &MultiplyScalar, &MultiplyAvx2, &MultiplyAvx512);
+  multiply({k, a, a_row, a_col, b, ldb, c, ldc, accumulate}, m, n);
 }
 
 }  // namespace tandem::trainer
