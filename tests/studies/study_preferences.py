@@ -11,7 +11,7 @@ import time
 from study_runs import draw, score
 
 LOSSES = ("dpo", "ipo", "kto", "simpo", "orpo")
-BATCH, LEARNING_RATE, PAIRS, HELD_OUT = 16, 5e-5, 480, 80
+BATCH, LEARNING_RATE, PAIRS, HELD_OUT = 16, 5e-5, 800, 80
 
 
 def make_pairs(study):
@@ -20,7 +20,7 @@ def make_pairs(study):
     files = folder / "train.jsonl", folder / "held_out.jsonl"
     if not all(path.exists() for path in files):
         folder.mkdir(parents=True, exist_ok=True)
-        directory = draw(study, "digits", steps=2 if study.quick else 10)
+        directory = draw(study, "digits", steps=2 if study.quick else 20)
         problems = [json.loads(line)["prompt"] for line in (study.prepare("digits") / "train.jsonl").read_text().splitlines()]
         pairs = []
         for path in sorted((directory / "rollouts").glob("step_*.jsonl")):

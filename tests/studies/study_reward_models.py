@@ -9,7 +9,7 @@ from study_preferences import make_pairs
 from study_runs import run_file, score
 
 TASK, HEADS, BUDGET = "digits", 8, 0.05
-# Few pairs and many updates: a reward model that is right on most pairs and wrong where the policy goes.
+# A reward model that is right on most pairs and wrong where the policy goes.
 TRAINING = {"--batch": 16, "--lr": 2e-4, "--epochs": 12, "--warmup": 5}
 VARIANTS = {
     "one": ("one reward model", {"reward.model.ensemble": "mean"}, 1),
