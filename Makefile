@@ -74,7 +74,7 @@ bench: test-setup build ## rollout and trainer beside transformers and TRL, and 
 mutants: test-setup configure ## put each known bug in by a patch and see its test fail
 	@.deps/venv/bin/python tests/mutants/run_mutants.py $(ARGS)
 
-study-algorithms: test-setup build ## every algorithm on two tasks, losses of pairs beside TRL's, all under an engine gap: an hour or more (ARGS=--quick: some minutes)
+study-algorithms: test-setup build ## every algorithm on two tasks, losses of pairs beside TRL's, seven of them under an engine gap: over an hour (ARGS=--quick: some minutes)
 	@.deps/venv/bin/python tests/studies/algorithms.py --tandem $(BIN)/tandem --out $(or $(OUT),runs/study) $(ARGS)
 
 docs:            ## the pages of docs/ as a site with search, into build/site

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes a language model on two cores: a tokenizer and random weights, a short supervised warm-up after
 # which it solves some one-digit sums, and then GRPO. Run it in the top folder after `make build`. With
-# --prepare it stops before GRPO.
+# --prepare it stops before GRPO. EPOCHS is the length of the warm-up.
 set -eu
 tandem=${TANDEM:-build/release/bin/tandem}
 out=${OUT:-runs/small}

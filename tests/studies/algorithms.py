@@ -6,7 +6,7 @@ under an engine gap, corrected and not. `make study-algorithms` makes all of it;
         [--seeds 3] [--tasks digits,sums] [--algorithms grpo,ppo] [--quick] [--docs] [--jobs 2]
 
 --quick makes a few steps of a few runs of every part in some minutes: it shows that all of it works, and its numbers say nothing.
---docs writes tables and figures into docs/research and docs/figures. Two runs at once, of one thread each: models this small gain little from a second thread.
+--docs writes tables and figures into docs/research and docs/figures. Two runs go at once, of one thread each.
 """
 import argparse
 import concurrent.futures
@@ -24,7 +24,9 @@ from study_runs import ALGORITHMS, GAPS, OF_STEPS, TASKS, Study, make_run
 
 PARTS = ("compare", "preferences", "reward_models", "gap")
 GAP_TASK = "sums"  # where every run learns within few steps
-GAP_ALGORITHMS = ("grpo", "dapo", "rloo", "reinforce_pp", "ppo", "online_dpo", "raft")  # one of each kind
+# Without Dr. GRPO, ReMax and PPO with process rewards, whose gradients differ from those of GRPO, RLOO and PPO in scale, baseline and
+# rewards, and not in where the weight of a token enters.
+GAP_ALGORITHMS = ("grpo", "dapo", "rloo", "reinforce_pp", "ppo", "online_dpo", "raft")
 QUICK = {"digits": ["online_dpo"], "sums": ["grpo", "ppo_steps"]}
 
 
@@ -95,10 +97,10 @@ class Attempts:
                 print(f"[{ended}/{len(calls)}, {time.monotonic() - self.start:.0f} s] {name}: {line}", flush=True)
 
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            attempts = [pool.submit(attempt, number, name, call) for number, (name, call) in enumerate(calls)]
+            futures = [pool.submit(attempt, number, name, call) for number, (name, call) in enumerate(calls)]
             try:
-                for each in attempts:
-                    each.result()
+                for future in futures:
+                    future.result()
             except BaseException:  # Ctrl-C or SIGTERM
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.study.stop()
@@ -112,9 +114,12 @@ def main():
     study = Study(args.tandem, args.out, args.quick, args.threads, args.jobs)
     attempts = Attempts(study)
     runs = planned(args)
-    for task in sorted({run[0] for run in runs}):
-        study.prepare(task)
-    results = attempts.side_by_side(args.jobs, [(".".join(map(str, run)), functools.partial(make_run, study, *run)) for run in runs], lambda result: (
+    tasks = sorted({run[0] for run in runs} | ({"digits"} if {"preferences", "reward_models"} & set(args.parts) else set()))
+    attempts.side_by_side(args.jobs, [(f"task {task}", functools.partial(study.prepare, task)) for task in tasks], str)
+    if {"preferences", "reward_models"} & set(args.parts):
+        attempts.side_by_side(1, [("pairs", functools.partial(study_preferences.make_pairs, study))], lambda files: str(files[0]))
+    calls = [(".".join(map(str, run)), functools.partial(make_run, study, *run)) for run in runs]
+    results = attempts.side_by_side(args.jobs, calls, lambda result: (
         f"held-out {result['held_out']['sampled']:.2f}, sampled {result['curve'][-1][1]:.2f}, {result['seconds']} s"))
     rows, learned = [], []
     if "preferences" in args.parts:  # one at a time on all threads: their times stand beside TRL's
@@ -124,9 +129,11 @@ def main():
     if "reward_models" in args.parts:
         variants = list(study_reward_models.VARIANTS)[:1 if args.quick else None]
         cases = [(variant, seed) for seed in range(1, args.seeds + 1) for variant in variants]
-        for variant, seed in cases:
-            study_reward_models.reward_model(study, variant, seed)
-        calls = [(f"reward model {variant} {seed}", functools.partial(study_reward_models.make_policy, study, variant, seed)) for variant, seed in cases]
+        of_heads = {(study_reward_models.VARIANTS[variant][2], seed): (variant, seed) for variant, seed in cases}
+        calls = [(f"reward model of {heads} heads {seed}", functools.partial(study_reward_models.reward_model, study, *case))
+                 for (heads, seed), case in of_heads.items()]
+        attempts.side_by_side(args.jobs, calls, lambda made: f"{made[1]:.2f} of held-out pairs")
+        calls = [(f"policy of {variant} {seed}", functools.partial(study_reward_models.make_policy, study, variant, seed)) for variant, seed in cases]
         learned = attempts.side_by_side(args.jobs, calls, lambda result: str({key: result[key] for key in ("accuracy", "best_gold", "last_gold", "held_out")}))
     study_pages.write(results, rows, learned, study.out, args.docs and not attempts.failed)
     if attempts.failed:

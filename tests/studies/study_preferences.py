@@ -16,7 +16,7 @@ BATCH, LEARNING_RATE, PAIRS, HELD_OUT = 16, 5e-5, 800, 80
 
 def make_pairs(study):
     """(pairs to train on, pairs held out) of a right and a wrong completion of one prompt, drawn from the start of the task."""
-    folder = study.out / "preferences"
+    folder = study.prepare("digits") / f"pairs.{PAIRS}"
     files = folder / "train.jsonl", folder / "held_out.jsonl"
     if not all(path.exists() for path in files):
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def with_trl(request):
 def make_row(study, loss, seed, beside_trl):
     """One loss and seed on both sides, made or read."""
     path = study.results / f"preferences.{loss}.{seed}.json"
-    settings = hashlib.sha256(repr((BATCH, LEARNING_RATE, PAIRS, HELD_OUT, study.quick, beside_trl)).encode()).hexdigest()[:16]
+    settings = hashlib.sha256(repr((BATCH, LEARNING_RATE, str(make_pairs(study)[0]), HELD_OUT, study.all_threads, beside_trl)).encode()).hexdigest()[:16]
     if path.exists() and json.loads(path.read_text(encoding="utf-8"))["settings"] == settings:
         return json.loads(path.read_text(encoding="utf-8"))
     files, model = make_pairs(study), study.prepare("digits") / "model"

@@ -23,11 +23,12 @@ VARIANTS = {
 def reward_model(study, variant, seed):
     """(directory, accuracy on held-out pairs) of the reward model of a variant and seed; two variants share one."""
     heads = VARIANTS[variant][2]
-    folder = study.out / "reward_models" / f"{heads}.{seed}"
+    files = make_pairs(study)
+    settings = hashlib.sha256(repr((TRAINING, str(files[0]))).encode()).hexdigest()[:16]
+    folder = study.out / "reward_models" / f"{heads}.{seed}.{settings}"
     report = folder / "reward_model.json"
     if not report.exists():
         shutil.rmtree(folder, ignore_errors=True)
-        files = make_pairs(study)
         flags = [str(part) for pair in TRAINING.items() for part in pair]
         study.run(study.tandem, "train-reward-model", "--model", study.prepare(TASK) / "model", "--data", files[0], "--held-out-data",
                   files[1], "--heads", heads, "--seed", seed, "--threads", study.threads, "--out", folder, *flags)
@@ -59,7 +60,7 @@ def make_policy(study, variant, seed):
         for section in sections:
             at = at.setdefault(section, {})
         at[last] = value
-    digest = hashlib.sha256(json.dumps([tree, TRAINING, HEADS], sort_keys=True).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
     path = study.results / f"{name}.json"
     if path.exists() and json.loads(path.read_text(encoding="utf-8"))["settings"] == digest:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
 # Settings of trainer.* that an algorithm has beside its preset. KL terms are off (the start is a weak policy that every run must
-# leave), so that no run needs a reference policy but those of preferences. Learning rates: see README.md of this folder.
+# leave), so that no run needs a reference policy but those of preferences.
 ALGORITHMS = {
     "grpo": {"preset": "grpo", "loss.kl_coefficient": 0},
     "dr_grpo": {"preset": "dr_grpo"},
@@ -79,14 +79,17 @@ class Study:
     """Where the study lies, and with which programs it is made."""
 
     def __init__(self, tandem, out, quick=False, threads=1, jobs=1):
-        self.tandem, self.out, self.quick = pathlib.Path(tandem).resolve(), pathlib.Path(out).resolve(), quick
+        self.tandem, self.quick = pathlib.Path(tandem).resolve(), quick
+        self.out = pathlib.Path(out).resolve() / ("quick" if quick else "")  # what is made quickly is never taken for the study's
         self.threads, self.all_threads = threads, threads * jobs
         self.results = self.out / "results"
         self.results.mkdir(parents=True, exist_ok=True)
-        self.children = set()
+        self.children, self.stopping = set(), False
 
     def run(self, *command, **options):
-        """What a command prints. Any thread may call it."""
+        """What a command prints. Raises RuntimeError where it fails or the study stops. Any thread may call it."""
+        if self.stopping:
+            raise RuntimeError("the study stops")
         with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
                               **options) as child:
             self.children.add(child)
@@ -97,17 +100,19 @@ class Study:
         return out
 
     def stop(self):
-        """Ends the commands that run, as SIGTERM does; their `run` raises."""
+        """Ends the commands that run and starts no more."""
+        self.stopping = True
         for child in list(self.children):
             child.terminate()
 
     def prepare(self, task):
         """The folder of a task: its problems, and the model that every run starts from."""
-        folder = self.out / "tasks" / task
+        epochs = str(TASKS[task]["epochs"])
+        folder = self.out / "tasks" / f"{task}.{epochs}"  # part of every run file, so runs from another start are made again
         if not (folder / "model" / "config.json").exists():
             shutil.rmtree(folder, ignore_errors=True)
             self.run("sh", EXAMPLES / TASKS[task]["script"], "--prepare", env={**os.environ, "TANDEM": str(self.tandem), "OUT": str(folder),
-                                                                                         "EPOCHS": str(TASKS[task]["epochs"])})
+                                                                                         "EPOCHS": epochs})
         return folder
 
 

@@ -184,6 +184,7 @@ struct Policy::Impl {
   std::vector<bool> is_current;              // [stage] the weights of its uses are the masters'
   PassWatch watch;
   bool checkpoint_activations = false;
+  at::Tensor rounding_buffer;  // bf16, as large as the largest weight that was rounded through it
 
   void Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
             LinearLayer* linear = nullptr, bool is_head = false);
@@ -194,6 +195,7 @@ struct Policy::Impl {
   void EndStage(Pass pass, size_t stage);
   LayerWatch Layers(Pass pass);
   void RefreshWeight(const Use& use);
+  at::Tensor RoundedToBf16(const at::Tensor& weight);
   at::Tensor AsPushed(const NamedParameter& parameter) const {
     return ops->CastToBf16(parameter.name, parameter.master.detach(), rounding);
   }
@@ -296,6 +298,18 @@ LayerWatch Policy::Impl::Layers(Pass pass) {
           [=, this](int64_t layer) { EndStage(pass, stage(layer)); }};
 }
 
+// bf16 values in fp32, [weight's shape]. They go through one buffer, because a temporary of each weight
+// would leave a hole in the heap: glibc 2.36 does not find an aligned block of the same size in it.
+at::Tensor Policy::Impl::RoundedToBf16(const at::Tensor& weight) {
+  if (!rounding_buffer.defined() || rounding_buffer.numel() < weight.numel()) {
+    rounding_buffer = at::empty({weight.numel()}, at::kBFloat16);
+  }
+  return rounding_buffer.narrow(0, 0, weight.numel())
+      .view(weight.sizes())
+      .copy_(weight)
+      .to(at::kFloat);
+}
+
 // The embedding, norms and biases are read in fp32; for kExact, with the values that a server has.
 // On the CPU the head is, too: its logits are fp32, and its gradients are made like those of other
 // layers.
@@ -310,7 +324,7 @@ void Policy::Impl::RefreshWeight(const Use& use) {
   if (bf16 && exact) {
     weight = AsPushed(parameters[use.parameter]);
   } else if (in_bf16) {
-    weight = weight.to(at::kBFloat16);
+    weight = emulated ? RoundedToBf16(weight) : weight.to(at::kBFloat16);
   }
   if (on_cpu && exact && use.linear != nullptr) {
     use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(weight));

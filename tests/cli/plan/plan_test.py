@@ -1,8 +1,7 @@
 """`tandem plan`: its sums against the measured peaks of real small runs, and its errors.
 
 A model of 25 million parameters is trained; a model of 18 thousand gives the memory that a process has anyway (LibTorch, gRPC).
-A copy of the weights is 97 MiB here, 6 to 15 % of a peak. Peaks of one run differ by some per cent between processors, and the copies themselves are
-compared to the byte with what the trainer counts, so the tolerance is that of the page."""
+A copy of the weights is 97 MiB here, over 6 % of every peak but that of PPO with a critic, so that a formula that loses one fails."""
 import json
 import os
 import subprocess
@@ -14,7 +13,7 @@ import yaml
 from waiting import wait_until
 
 TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
-TOLERANCE = 0.1  # of the measured peak: docs/memory.md
+TOLERANCE = 0.06  # of the measured peak; the page promises 10 %
 
 
 def tandem(*arguments):
@@ -59,10 +58,10 @@ def place(tmp_path_factory):
     return folder
 
 
-def close_to(planned, measured):
+def close_to(planned, measured, tolerance=TOLERANCE):
     line = f"planned {planned / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB, {planned / measured - 1:+.1%}"
     print(line)  # for the table of docs/memory.md, with pytest -s
-    assert planned == pytest.approx(measured, rel=TOLERANCE), line
+    assert planned == pytest.approx(measured, rel=tolerance), line
 
 
 SUPERVISED = {"sft": ("sft", "answers", 1), "sft in bf16": ("sft", "answers", 1), "preferences": ("train-preferences", "pairs", 2),
@@ -74,14 +73,15 @@ def test_supervised_training_peaks_where_planned(place, tmp_path, case):
     command, data, answers = SUPERVISED[case]
     dtype = "bf16" if "bf16" in case else "fp32"
 
-    def run(model):
-        out = tmp_path / model
+    def run(model, number=1):
+        out = tmp_path / f"{model}-{number}"
         held_out = ["--held-out", 0.12] if command == "train-reward-model" else []
         peak = peak_of(command, "--model", place / model, "--data", place / f"{data}.jsonl", "--out", out, "--epochs", 6, "--batch", 8,
                        "--microbatch-tokens", 4096, "--threads", 1, "--dtype", dtype, *held_out)
         return peak, json.loads((out / "metrics.jsonl").read_text().splitlines()[0])["num_tokens"]
     base, _ = run("tiny")
-    peak, tokens = run("big")
+    (peak, tokens), (again, _) = run("big"), run("big", 2)
+    peak = (peak + again) / 2  # they differ by up to 2 %
     examples = 7 if command == "train-reward-model" else 8
     prompt = 14
     answer = max(1, (tokens // examples - prompt) // answers)
@@ -161,7 +161,7 @@ def test_a_run_peaks_where_planned(place, base, tmp_path, case):
     assert critic == pytest.approx(run.memory.get("memory/critic_bytes", 0), abs=4 * 4 * 512 + 64)
     # Both servers peak when they measure the machine, beside their weights and KV.
     server = process(planned, "rollout server")["bytes"] - process(base.plan(), "rollout server")["bytes"]
-    close_to(server, run.server_peak - base.server_peak)
+    close_to(server, run.server_peak - base.server_peak, 0.1)
 
 
 def test_gpus_are_shared_out_and_what_does_not_fit_comes_with_advice(place):
