@@ -16,6 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/options/nearest_name.h"
+#include "common/options/options.h"
 
 namespace tandem::cli {
 namespace {
@@ -179,14 +180,14 @@ absl::Status ReadOptions(const Reader& reader, const YAML::Node& node, Stage& st
   }
   if (stage.kind == StageKind::kRl) {
     if (!file.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(stage.texts.emplace_back().yaml, ReadFile(file));
+      TANDEM_ASSIGN_OR_RETURN(stage.texts.emplace_back().yaml, ReadOptionFile(file));
       stage.texts.back().origin = file;
     }
     if (own && own.IsMap()) stage.texts.push_back(reader.TextOf(own));
     return absl::OkStatus();
   }
   if (!file.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadOptionFile(file));
     TANDEM_ASSIGN_OR_RETURN(const YAML::Node root, Parse(file, text));
     TANDEM_ASSIGN_OR_RETURN(stage.options, Reader(file, text).Options(root));
   }

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
 #include "trainer/presets.h"
 
 namespace tandem::cli {
@@ -21,7 +20,7 @@ RunFile::RunFile() {
 
 absl::StatusOr<std::unique_ptr<RunFile>> RunFile::Load(const std::string& path,
                                                        const std::vector<std::string>& sets) {
-  TANDEM_ASSIGN_OR_RETURN(std::string yaml, ReadFile(path));
+  TANDEM_ASSIGN_OR_RETURN(std::string yaml, ReadOptionFile(path));
   return LoadTexts({{std::move(yaml), path}}, sets);
 }
 

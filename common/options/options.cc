@@ -330,8 +330,17 @@ struct OptionBinder::Reader {
   }
 };
 
+absl::StatusOr<std::string> ReadOptionFile(const std::string& path) {
+  absl::StatusOr<std::string> yaml = ReadFile(path);
+  if (yaml.ok()) return yaml;
+  return absl::Status(yaml.status().code(),
+                      absl::StrCat(yaml.status().message(),
+                                   "; it should be a YAML file of options: examples/ has some, and "
+                                   "docs/configuration.md lists all"));
+}
+
 absl::Status OptionBinder::LoadFile(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(path));
+  TANDEM_ASSIGN_OR_RETURN(const std::string yaml, ReadOptionFile(path));
   return LoadString(yaml, path);
 }
 

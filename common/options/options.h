@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace tandem {
 
@@ -131,5 +132,9 @@ class OptionBinder {
   std::vector<SectionHelp> sections_;
   std::vector<std::string> ignored_;
 };
+
+// The text of a file of options, not yet parsed. NOT_FOUND and the other errors of ReadFile, with what such a
+// file is.
+absl::StatusOr<std::string> ReadOptionFile(const std::string& path);
 
 }  // namespace tandem

@@ -128,6 +128,7 @@ def test_a_run_file_that_is_not_there_is_named(tmp_path):
         code, output = call(*program, tmp_path / "absent.yaml")
         assert code == 2, output
         assert f"{tmp_path}/absent.yaml: open failed: No such file" in output
+        assert "it should be a YAML file of options: examples/ has some" in output
 
 
 def test_a_report_of_a_missing_run_names_the_directory(tmp_path):
