@@ -29,7 +29,7 @@ TANDEM_INLINE uint32_t ReadBody(const uint32_t* words, int64_t n) {
     __builtin_prefetch(words + i + 1056, 0, 2);
     __builtin_prefetch(words + i + 1072, 0, 2);
     for (int j = 0; j < 4; ++j) {
-      sums[j] += *reinterpret_cast<const Word16Aligned*>(words + i + j * 16);
+      sums[j] += *reinterpret_cast<const Lanes<16>::WordAligned*>(words + i + j * 16);
     }
   }
   return (sums[0] + sums[1] + sums[2] + sums[3])[0];

@@ -30,72 +30,91 @@ TANDEM_INLINE void Fetch(const char* next, int64_t offset) {
   if (next != nullptr) __builtin_prefetch(next + offset, 0, 2);
 }
 
+// A tile is kRows x kVectors vectors of 16 sums, each in as many registers as the instruction set
+// needs for it: 16 / kWidth.
+template <int kWidth>
 struct Fp32Weights {
   using W = float;
-  // Computes out[0 .. kRows)[0 .. 16 kVectors) of one tile, with kRows x kVectors registers of
-  // sums.
+  using Vector = Lanes<kWidth>;
+  // Computes out[0 .. kRows)[0 .. 16 kVectors) of one tile.
   template <int kRows, int kVectors>
   static TANDEM_INLINE void Tile(const float* x, int64_t x_stride, const float* panels,
                                  int64_t depth, float* out, int64_t out_stride, const char* next) {
-    Vec16 sums[kRows][kVectors] = {};
+    constexpr int kParts = 16 / kWidth;
+    typename Vector::Float sums[kRows][kVectors * kParts] = {};
     for (int64_t k = 0; k < depth; ++k) {
-      Vec16 w[kVectors];
+      typename Vector::Float w[kVectors * kParts];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        w[v] = Load16(panels + (v * depth + k) * 16);
+#pragma GCC unroll 4
+        for (int p = 0; p < kParts; ++p) {
+          w[v * kParts + p] = Vector::Load(panels + (v * depth + k) * 16 + p * kWidth);
+        }
         Fetch(next, (v * depth + k) * 64);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const float a = x[r * x_stride + k];
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sums[r][v] += a * w[v];
+        for (int i = 0; i < kVectors * kParts; ++i) sums[r][i] += a * w[i];
       }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) Store16(out + r * out_stride + v * 16, sums[r][v]);
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors * kParts; ++i) {
+        Vector::Store(out + r * out_stride + i * kWidth, sums[r][i]);
+      }
     }
   }
   static constexpr int64_t PanelWords(int64_t depth) { return depth * 16; }
 };
 
 // bf16 weights times fp32 rows. A bf16 is the upper half of the float it represents.
+template <int kWidth>
 struct Bf16Weights {
   using W = uint32_t;
+  using Vector = Lanes<kWidth>;
   template <int kRows, int kVectors>
   static TANDEM_INLINE void Tile(const float* x, int64_t x_stride, const uint32_t* panels,
                                  int64_t depth, float* out, int64_t out_stride, const char* next) {
-    Vec16 sums[kRows][kVectors] = {};
+    constexpr int kParts = 16 / kWidth;
+    typename Vector::Float sums[kRows][kVectors * kParts] = {};
     const int64_t pairs = (depth + 1) / 2;
-    const auto weights = [&](int v, int64_t pair) {
-      return *reinterpret_cast<const Word16Aligned*>(panels + (v * pairs + pair) * 16);
+    const auto weights = [&](int i, int64_t pair) __attribute__((always_inline)) {
+      return Vector::LoadWords(panels + (i / kParts * pairs + pair) * 16 + i % kParts * kWidth);
     };
     for (int64_t pair = 0; pair < depth / 2; ++pair) {
-      Vec16 low[kVectors], high[kVectors];
+      typename Vector::Float low[kVectors * kParts], high[kVectors * kParts];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const Word16 words = weights(v, pair);
-        low[v] = BitCast16(words << 16);
-        high[v] = BitCast16(words & 0xffff0000u);
-        Fetch(next, (v * pairs + pair) * 64);
+      for (int i = 0; i < kVectors * kParts; ++i) {
+        const typename Vector::Word words = weights(i, pair);
+        low[i] = Vector::FromBits(words << 16);
+        high[i] = Vector::FromBits(words & 0xffff0000u);
       }
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) Fetch(next, (v * pairs + pair) * 64);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const float a = x[r * x_stride + 2 * pair], b = x[r * x_stride + 2 * pair + 1];
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sums[r][v] += a * low[v];
+        for (int i = 0; i < kVectors * kParts; ++i) sums[r][i] += a * low[i];
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sums[r][v] += b * high[v];
+        for (int i = 0; i < kVectors * kParts; ++i) sums[r][i] += b * high[i];
       }
     }
     if (depth % 2 != 0) {
-      for (int v = 0; v < kVectors; ++v) {
-        const Vec16 low = BitCast16(Word16(weights(v, pairs - 1)) << 16);
-        for (int r = 0; r < kRows; ++r) sums[r][v] += x[r * x_stride + depth - 1] * low;
+      for (int i = 0; i < kVectors * kParts; ++i) {
+        const typename Vector::Float low = Vector::FromBits(weights(i, pairs - 1) << 16);
+        for (int r = 0; r < kRows; ++r) sums[r][i] += x[r * x_stride + depth - 1] * low;
       }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) Store16(out + r * out_stride + v * 16, sums[r][v]);
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors * kParts; ++i) {
+        Vector::Store(out + r * out_stride + i * kWidth, sums[r][i]);
+      }
     }
   }
   static constexpr int64_t PanelWords(int64_t depth) { return (depth + 1) / 2 * 16; }
@@ -159,12 +178,12 @@ using PanelsFunction = void(TANDEM_PANELS_ARGUMENTS);
 
 // Registers of sums per tile: 12 x 2 of 32 for AVX-512; 6 x 1 (5 x 1 for bf16) pairs of 16 for
 // AVX2; 2 x 1 quadruples of 16 for scalar code.
-TANDEM_DEFINE_PANELS(Fp32Scalar, , Fp32Weights, 2, 1)
-TANDEM_DEFINE_PANELS(Bf16Scalar, , Bf16Weights, 2, 1)
-TANDEM_DEFINE_PANELS(Fp32Avx2, TANDEM_TARGET_AVX2, Fp32Weights, 6, 1)
-TANDEM_DEFINE_PANELS(Bf16Avx2, TANDEM_TARGET_AVX2, Bf16Weights, 5, 1)
-TANDEM_DEFINE_PANELS(Fp32Avx512, TANDEM_TARGET_AVX512, Fp32Weights, 12, 2)
-TANDEM_DEFINE_PANELS(Bf16Avx512, TANDEM_TARGET_AVX512, Bf16Weights, 12, 2)
+TANDEM_DEFINE_PANELS(Fp32Scalar, , Fp32Weights<4>, 2, 1)
+TANDEM_DEFINE_PANELS(Bf16Scalar, , Bf16Weights<4>, 2, 1)
+TANDEM_DEFINE_PANELS(Fp32Avx2, TANDEM_TARGET_AVX2, Fp32Weights<8>, 6, 1)
+TANDEM_DEFINE_PANELS(Bf16Avx2, TANDEM_TARGET_AVX2, Bf16Weights<8>, 5, 1)
+TANDEM_DEFINE_PANELS(Fp32Avx512, TANDEM_TARGET_AVX512, Fp32Weights<16>, 12, 2)
+TANDEM_DEFINE_PANELS(Bf16Avx512, TANDEM_TARGET_AVX512, Bf16Weights<16>, 12, 2)
 
 #if defined(__x86_64__)
 // bf16 weights times bf16 rows, two input features per instruction.
@@ -306,7 +325,8 @@ void PackedMatrix::Reserve(int64_t columns, int64_t depth, bool is_bf16) {
   columns_ = columns;
   depth_ = depth;
   is_bf16_ = is_bf16;
-  const int64_t words = is_bf16 ? Bf16Weights::PanelWords(depth) : Fp32Weights::PanelWords(depth);
+  const int64_t words =
+      is_bf16 ? Bf16Weights<16>::PanelWords(depth) : Fp32Weights<16>::PanelWords(depth);
   panels_ = AlignedBuffer(num_panels() * words * 4);
 }
 
@@ -314,7 +334,7 @@ void PackedMatrix::Pack(std::span<const float* const> rows, int64_t depth) {
   Reserve(static_cast<int64_t>(rows.size()), depth, /*is_bf16=*/false);
   for (int64_t p = 0; p < num_panels(); ++p) {
     PackPanel(rows.subspan(p * 16, std::min<int64_t>(16, columns_ - p * 16)), depth,
-              panels_.as<uint32_t>() + p * Fp32Weights::PanelWords(depth));
+              panels_.as<uint32_t>() + p * Fp32Weights<16>::PanelWords(depth));
   }
 }
 
@@ -322,13 +342,13 @@ void PackedMatrix::Pack(std::span<const uint16_t* const> rows, int64_t depth) {
   Reserve(static_cast<int64_t>(rows.size()), depth, /*is_bf16=*/true);
   for (int64_t p = 0; p < num_panels(); ++p) {
     PackPanel(rows.subspan(p * 16, std::min<int64_t>(16, columns_ - p * 16)), depth,
-              panels_.as<uint32_t>() + p * Bf16Weights::PanelWords(depth));
+              panels_.as<uint32_t>() + p * Bf16Weights<16>::PanelWords(depth));
   }
 }
 
 const void* PackedMatrix::Panel(int64_t panel) const {
   const int64_t words =
-      is_bf16_ ? Bf16Weights::PanelWords(depth_) : Fp32Weights::PanelWords(depth_);
+      is_bf16_ ? Bf16Weights<16>::PanelWords(depth_) : Fp32Weights<16>::PanelWords(depth_);
   return panels_.as<uint32_t>() + panel * words;
 }
 

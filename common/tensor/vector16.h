@@ -26,11 +26,30 @@ typedef float Vec16 __attribute__((vector_size(64)));
 typedef float Vec16Unaligned __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t Int16 __attribute__((vector_size(64)));
 typedef uint32_t Word16 __attribute__((vector_size(64)));
-typedef uint32_t Word16Aligned __attribute__((vector_size(64), may_alias));
 typedef uint16_t Half16 __attribute__((vector_size(32)));
 typedef uint16_t Half16Unaligned __attribute__((vector_size(32), aligned(2), may_alias));
 
 inline constexpr int64_t kLanes = 16;
+
+// Vectors of kWidth floats, for tiles whose sums must stay in registers: gcc 12 moves a Vec16 that is
+// wider than the registers of the machine through memory and general registers. 16 for AVX-512, 8 for
+// AVX2, 4 for scalar code.
+template <int kWidth>
+struct Lanes {
+  typedef float Float __attribute__((vector_size(4 * kWidth)));
+  typedef float FloatUnaligned __attribute__((vector_size(4 * kWidth), aligned(4), may_alias));
+  typedef uint32_t Word __attribute__((vector_size(4 * kWidth)));
+  typedef uint32_t WordAligned __attribute__((vector_size(4 * kWidth), may_alias));
+
+  static TANDEM_INLINE Float Load(const float* p) {
+    return *reinterpret_cast<const FloatUnaligned*>(p);
+  }
+  static TANDEM_INLINE void Store(float* p, Float v) { *reinterpret_cast<FloatUnaligned*>(p) = v; }
+  static TANDEM_INLINE Word LoadWords(const uint32_t* p) {
+    return *reinterpret_cast<const WordAligned*>(p);
+  }
+  static TANDEM_INLINE Float FromBits(Word bits) { return __builtin_bit_cast(Float, bits); }
+};
 
 // The floats with these bits. Not by std::bit_cast, which is a function for the base instruction set:
 // where it is not inlined (without optimisation), it and a caller for AVX-512 disagree about how a

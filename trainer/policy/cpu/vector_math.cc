@@ -19,43 +19,44 @@ struct Operands {
   bool accumulate;
 };
 
-// A tile of kRows x (16 * kVecs) sums that stay in registers over the whole inner dimension.
-template <int kRows, int kVecs>
+// A tile of kRows x (16 * kVecs) sums that stay in registers of kWidth floats over the whole inner
+// dimension.
+template <int kWidth, int kRows, int kVecs>
 TANDEM_INLINE void Tile(const Operands& o, int64_t row, int64_t column) {
-  Vec16 sums[kRows][kVecs];
+  using Vector = Lanes<kWidth>;
+  constexpr int kParts = kVecs * 16 / kWidth;
+  typename Vector::Float sums[kRows][kParts] = {};
   float* c = o.c + row * o.ldc + column;
+  if (o.accumulate) {
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) {
-      sums[r][v] = o.accumulate ? Load16(c + r * o.ldc + 16 * v) : Vec16{};
+      for (int i = 0; i < kParts; ++i) sums[r][i] = Vector::Load(c + r * o.ldc + i * kWidth);
     }
   }
   const float* a = o.a + row * o.a_row;
   const float* b = o.b + column;
   for (int64_t l = 0; l < o.k; ++l, b += o.ldb) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) {
-      const Vec16 bv = Load16(b + 16 * v);
+    for (int i = 0; i < kParts; ++i) {
+      const typename Vector::Float bv = Vector::Load(b + i * kWidth);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) sums[r][v] += a[r * o.a_row + l * o.a_col] * bv;
+      for (int r = 0; r < kRows; ++r) sums[r][i] += a[r * o.a_row + l * o.a_col] * bv;
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) {
-      Store16(c + r * o.ldc + 16 * v, sums[r][v]);
-    }
+    for (int i = 0; i < kParts; ++i) Vector::Store(c + r * o.ldc + i * kWidth, sums[r][i]);
   }
 }
 
-template <int kRows, int kVecs>
+template <int kWidth, int kRows, int kVecs>
 TANDEM_INLINE void ColumnPanel(const Operands& o, int64_t m, int64_t column) {
   int64_t row = 0;
-  for (; row + kRows <= m; row += kRows) Tile<kRows, kVecs>(o, row, column);
-  for (; row + 2 <= m; row += 2) Tile<2, kVecs>(o, row, column);
-  for (; row < m; ++row) Tile<1, kVecs>(o, row, column);
+  for (; row + kRows <= m; row += kRows) Tile<kWidth, kRows, kVecs>(o, row, column);
+  for (; row + 2 <= m; row += 2) Tile<kWidth, 2, kVecs>(o, row, column);
+  for (; row < m; ++row) Tile<kWidth, 1, kVecs>(o, row, column);
 }
 
 // The last columns, fewer than 16.
@@ -75,20 +76,21 @@ TANDEM_INLINE void ColumnTail(const Operands& o, int64_t m, int64_t begin, int64
 }
 
 // Tiles of kRows x (16 * kVecs): as many sums as the registers of an instruction set hold.
-template <int kRows, int kVecs>
+template <int kWidth, int kRows, int kVecs>
 TANDEM_INLINE void Multiply(const Operands& o, int64_t m, int64_t n) {
   int64_t column = 0;
-  for (; column + 16 * kVecs <= n; column += 16 * kVecs) ColumnPanel<kRows, kVecs>(o, m, column);
-  for (; column + 16 <= n; column += 16) ColumnPanel<kRows, 1>(o, m, column);
+  for (; column + 16 * kVecs <= n; column += 16 * kVecs)
+    ColumnPanel<kWidth, kRows, kVecs>(o, m, column);
+  for (; column + 16 <= n; column += 16) ColumnPanel<kWidth, kRows, 1>(o, m, column);
   if (column < n) ColumnTail(o, m, column, n);
 }
 
-void MultiplyScalar(const Operands& o, int64_t m, int64_t n) { Multiply<2, 1>(o, m, n); }
+void MultiplyScalar(const Operands& o, int64_t m, int64_t n) { Multiply<4, 2, 1>(o, m, n); }
 TANDEM_TARGET_AVX2 void MultiplyAvx2(const Operands& o, int64_t m, int64_t n) {
-  Multiply<6, 1>(o, m, n);
+  Multiply<8, 6, 1>(o, m, n);
 }
 TANDEM_TARGET_AVX512 void MultiplyAvx512(const Operands& o, int64_t m, int64_t n) {
-  Multiply<6, 2>(o, m, n);
+  Multiply<16, 6, 2>(o, m, n);
 }
 
 }  // namespace
