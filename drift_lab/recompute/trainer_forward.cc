@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/experience/packed_rows.h"
+#include "trainer/experience/row_plan.h"
 #include "trainer/policy/policy.h"
 
 namespace tandem::drift {
@@ -20,25 +22,32 @@ namespace {
 
 using offpolicy::Capture;
 
-// The completions of a row, all of one group.
-using Row = std::vector<int64_t>;
+// The completions of a row, by group.
+using Row = std::vector<std::vector<int64_t>>;
 
+// The rows of a trainer with one rank and one minibatch that trains the wanted completions.
 std::vector<Row> PlanRows(const Capture& capture, const std::vector<bool>& wanted,
                           int64_t row_tokens) {
-  std::vector<Row> rows;
-  int64_t used = 0;
+  std::vector<trainer::GroupLengths> groups;
+  std::vector<int64_t> first;  // of each group
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
-    if (!wanted.empty() && !wanted[static_cast<size_t>(s)]) continue;
     const int32_t group = capture.group[static_cast<size_t>(s)];
-    const auto length = static_cast<int64_t>(capture.ids(s).size());
-    const bool fits = !rows.empty() && used + length <= row_tokens &&
-                      capture.group[static_cast<size_t>(rows.back().back())] == group;
-    if (!fits) {
-      rows.emplace_back();
-      used = std::ssize(capture.prompt(group));
+    if (s == 0 || group != capture.group[static_cast<size_t>(s) - 1]) {
+      groups.push_back({.prompt = std::ssize(capture.prompt(group))});
+      first.push_back(s);
     }
-    rows.back().push_back(s);
-    used += length;
+    const bool scored = wanted.empty() || wanted[static_cast<size_t>(s)];
+    groups.back().completions.push_back(scored ? std::ssize(capture.ids(s)) : 0);
+  }
+  std::vector<Row> rows;
+  for (const auto& parts :
+       trainer::FillRows(groups, 0, std::ssize(groups), row_tokens, /*whole_groups=*/false)) {
+    Row& row = rows.emplace_back();
+    for (const trainer::GroupPart& part : parts) {
+      const int64_t begin = first[static_cast<size_t>(part.group)];
+      auto& completions = row.emplace_back();
+      for (const int64_t i : part.completions) completions.push_back(begin + i);
+    }
   }
   return rows;
 }
@@ -53,12 +62,16 @@ std::vector<SupportView> SupportOf(const Capture& capture, int64_t s) {
 }
 
 absl::StatusOr<trainer::PackedRow> Pack(const Capture& capture, const Row& row) {
-  trainer::GroupTokens tokens{.prompt = capture.prompt_of(row.front())};
-  for (const int64_t s : row) {
-    tokens.completions.push_back(capture.ids(s));
-    if (!capture.packed_support.empty()) tokens.support.push_back(SupportOf(capture, s));
+  std::vector<trainer::GroupTokens> groups;
+  for (const std::vector<int64_t>& part : row) {
+    trainer::GroupTokens& tokens =
+        groups.emplace_back(trainer::GroupTokens{.prompt = capture.prompt_of(part.front())});
+    for (const int64_t s : part) {
+      tokens.completions.push_back(capture.ids(s));
+      if (!capture.packed_support.empty()) tokens.support.push_back(SupportOf(capture, s));
+    }
   }
-  return trainer::PackRow({&tokens, 1});
+  return trainer::PackRow(groups);
 }
 
 }  // namespace
@@ -139,10 +152,10 @@ absl::StatusOr<TrainerScores> TrainerForward::ScoreIn(const ScoreWay& way, const
                             impl_->policy->Score(packed, temperature, way.as_update));
     const float* logprobs = scored.logprobs.const_data_ptr<float>();
     const float* entropies = scored.entropies.const_data_ptr<float>();
-    for (size_t i = 0; i < row.size(); ++i) {
-      const trainer::Segment& segment =
-          packed.segments[static_cast<size_t>(packed.completion_segments[i])];
-      const int64_t to = capture.begin_of(row[i]);
+    auto place = packed.completion_segments.begin();
+    for (const int64_t s : row | std::views::join) {
+      const trainer::Segment& segment = packed.segments[static_cast<size_t>(*place++)];
+      const int64_t to = capture.begin_of(s);
       std::copy(logprobs + segment.begin, logprobs + segment.end, scores.logprobs.begin() + to);
       std::copy(entropies + segment.begin, entropies + segment.end, scores.entropies.begin() + to);
       done += segment.end - segment.begin;
@@ -156,7 +169,7 @@ absl::StatusOr<std::vector<float>> TrainerForward::Differentiate(
     const Capture& capture, int64_t s, std::span<const double> direction,
     absl::FunctionRef<void(std::span<const float> gradient)> take) {
   TANDEM_CHECK(impl_->options.trainable);
-  TANDEM_ASSIGN_OR_RETURN(const trainer::PackedRow row, Pack(capture, {s}));
+  TANDEM_ASSIGN_OR_RETURN(const trainer::PackedRow row, Pack(capture, {{s}}));
   TANDEM_ASSIGN_OR_RETURN(
       const trainer::TokenScores scored,
       impl_->policy->Score(row, static_cast<double>(capture.manifest.sampling.temperature),

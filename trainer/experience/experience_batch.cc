@@ -13,6 +13,7 @@
 #include "common/weights/digest.h"
 #include "proto/experience.pb.h"
 #include "trainer/experience/group_check.h"
+#include "trainer/experience/row_plan.h"
 
 namespace tandem::trainer {
 namespace {
@@ -145,50 +146,20 @@ SupportView ViewOf(const rollout::v1::TokenSupport& support) {
   return View(support.ids());
 }
 
-// Some completions of one group: what stands behind one copy of its prompt.
-struct GroupPart {
-  int64_t group = 0;
-  std::vector<int64_t> completions;
-  int64_t num_tokens = 0;  // prompt included
-};
-
-// The unmasked completions of a group, in as few parts of at most `budget` tokens as their order
-// allows; in one part where groups are whole.
-std::vector<GroupPart> SplitGroup(const ScoredGroup& group, int64_t position, int64_t budget,
-                                  bool whole) {
-  std::vector<GroupPart> parts;
-  for (int i = 0; i < group.completions_size(); ++i) {
-    if (group.completions(i).masked()) continue;
-    const int64_t length = group.completions(i).completion().token_ids_size();
-    if (parts.empty() || (!whole && parts.back().num_tokens + length > budget)) {
-      parts.push_back({.group = position, .num_tokens = group.prompt().token_ids_size()});
-    }
-    parts.back().completions.push_back(i);
-    parts.back().num_tokens += length;
-  }
-  return parts;
-}
-
-// Parts that share a row, in order, within the budget.
-std::vector<std::vector<GroupPart>> FillRows(std::span<const ScoredGroup> groups, int64_t begin,
-                                             int64_t end, int64_t budget, bool whole_groups) {
-  std::vector<std::vector<GroupPart>> rows;
-  int64_t row_tokens = 0;
-  for (int64_t g = begin; g < end; ++g) {
-    for (GroupPart& part : SplitGroup(groups[static_cast<size_t>(g)], g, budget, whole_groups)) {
-      if (rows.empty() || row_tokens + part.num_tokens > budget) {
-        rows.emplace_back();
-        row_tokens = 0;
-      }
-      row_tokens += part.num_tokens;
-      rows.back().push_back(std::move(part));
+std::vector<GroupLengths> LengthsOf(std::span<const ScoredGroup> groups) {
+  std::vector<GroupLengths> all;
+  for (const ScoredGroup& group : groups) {
+    GroupLengths& lengths = all.emplace_back();
+    lengths.prompt = group.prompt().token_ids_size();
+    for (const ScoredCompletion& scored : group.completions()) {
+      lengths.completions.push_back(scored.masked() ? 0 : scored.completion().token_ids_size());
     }
   }
-  return rows;
+  return all;
 }
 
 // Tokens a row may hold: PackOptions says why it may be fewer than microbatch_tokens.
-int64_t RowBudget(std::span<const ScoredGroup> groups, int64_t begin, int64_t end,
+int64_t RowBudget(std::span<const GroupLengths> groups, int64_t begin, int64_t end,
                   const PackOptions& options) {
   if (options.num_ranks == 1) return options.microbatch_tokens;
   int64_t total = 0, largest = 0;
@@ -286,6 +257,7 @@ absl::StatusOr<ExperienceBatch> PackBatch(std::span<const ScoredGroup> groups,
                               " groups has a completion to train: all are masked");
   }
   const int64_t num_minibatches = std::min(options.num_minibatches, num_groups);
+  const std::vector<GroupLengths> lengths = LengthsOf(groups);
   ExperienceBatch batch;
   int64_t next = 0, passed = 0;
   for (int64_t m = 0; m < num_minibatches; ++m) {
@@ -293,8 +265,8 @@ absl::StatusOr<ExperienceBatch> PackBatch(std::span<const ScoredGroup> groups,
     const int64_t until = num_groups * (m + 1) / num_minibatches;
     for (; passed < until; ++next) passed += HasTrainedCompletion(groups[next]);
     Minibatch mini{.begin = static_cast<int64_t>(batch.microbatches.size())};
-    for (const auto& parts : FillRows(groups, begin, next, RowBudget(groups, begin, next, options),
-                                      options.whole_groups)) {
+    const int64_t budget = RowBudget(lengths, begin, next, options);
+    for (const auto& parts : FillRows(lengths, begin, next, budget, options.whole_groups)) {
       const auto number = static_cast<int64_t>(batch.microbatches.size());
       TANDEM_ASSIGN_OR_RETURN(Microbatch micro,
                               PackMicrobatch(groups, parts, number, batch.completions));
