@@ -74,7 +74,7 @@ def test_a_run_whose_servers_are_held_back_is_told_of_lagged_weights(model, tmp_
 
 
 def test_a_bf16_server_under_an_fp32_trainer_is_told_of_precision_and_cast(model, tmp_path):
-    code, output, result = why(finished_run(tmp_path, model, engine={"dtype": "bf16"}, prompts_per_step=8))
+    code, output, result = why(finished_run(tmp_path, model, engine={"dtype": "bf16"}, prompts_per_step=24))
     assert code == 0, output
     assert {"cast", "precision"} <= that_are_it(result) <= {"cast", "precision", "kernels"}
     assert result["pi_over_mu"]["state"] == "not_one" and "precision: the engine rounds" in result["answer"]
