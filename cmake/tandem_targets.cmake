@@ -50,13 +50,18 @@ endif()
 set(TANDEM_LIGHT_OPTIMISATION $<$<NOT:$<CONFIG:Debug>>:-O1>
     $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
 
-# Unity builds: six files of a target compile as one, because most of the time goes to headers and templates of other
+if(TANDEM_SANITIZER STREQUAL "thread")
+  # These tests wait for threads more than they compute.
+  target_compile_options(tandem_flags INTERFACE ${TANDEM_LIGHT_OPTIMISATION})
+endif()
+
+# Unity builds: twelve files of a target compile as one, because most of the time goes to headers and templates of other
 # libraries, which they share. So two files of a target must not define the same name, even in anonymous namespaces. The
 # dev preset compiles each file alone, and finds files that depend on the includes of another.
 option(TANDEM_UNITY "Compile files of a target together" ON)
 function(tandem_unity target)
   if(TANDEM_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
     # In a unity build, gcc takes the .cc files for headers and warns about classes with members from anonymous namespaces.
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
@@ -155,10 +160,10 @@ endif()
 #              [VARIANT word] [TIMEOUT s])
 # Makes one program of the test files of one kind. Each TEST is a ctest case of its own, found when ctest runs. With WHOLE,
 # each file is one case with the name of the file (x_test, or x_word_test with a VARIANT). This is for tests that are
-# cheaper than a process (LibTorch takes half a second to load; a model is written once per file). With TORCH, which
-# implies WHOLE, the files may include LibTorch. Labels: cpu (default; `make test`), full (only `make check-full`), gpu.
-# In addition to cpu, asan and tsan add the tests to the sanitizer runs of .ci/run (tsan: only tests that link neither
-# LibTorch nor gRPC).
+# cheaper than a process (LibTorch takes half a second to load, a program with sanitizers a third; a model is written once
+# per file). With TORCH, which implies WHOLE as sanitizers do, the files may include LibTorch. Labels: cpu (default;
+# `make test`), full (only `make check-full`), gpu. In addition to cpu, asan and tsan add the tests to the sanitizer runs of
+# .ci/run (tsan: only tests that link neither LibTorch nor gRPC).
 function(tandem_tests)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;WHOLE;APART" "NAME;VARIANT;TIMEOUT"
                         "FOLDERS;EXCEPT;SRCS;DEPS;LABELS")
@@ -196,7 +201,7 @@ function(tandem_tests)
   endforeach()
   # One label such as cpu+asan, because gtest_discover_tests cannot pass on a list. `ctest -L asan` matches it.
   string(JOIN "+" labels ${ARG_LABELS})
-  if(ARG_TORCH OR ARG_WHOLE)
+  if(ARG_TORCH OR ARG_WHOLE OR NOT TANDEM_SANITIZER STREQUAL "")
     foreach(source IN LISTS sources)
       if(source MATCHES "([^/]*)_test\\.cc$")
         set(file ${CMAKE_MATCH_1})

@@ -9,7 +9,7 @@
 namespace tandem::comm {
 namespace {
 
-constexpr absl::Duration kPoll = absl::Milliseconds(5);
+constexpr absl::Duration kPollSeats = absl::Milliseconds(5);
 constexpr absl::Duration kLook = absl::Milliseconds(200);  // between two looks at called_off
 // The protocol has two kinds of keys below seats/<group>: "seat/<rank>" is set by each server, and
 // "go" by the trainer, to an empty text when all came and to the reason otherwise. "go" is written
@@ -61,7 +61,7 @@ absl::Status PushSeats::WaitForAll(int num_servers, absl::Duration deadline,
         TANDEM_RETURN_IF_ERROR(store_.Set(kGo, problem));
         return Aborted(problem);
       }
-      absl::SleepFor(kPoll);
+      absl::SleepFor(kPollSeats);
     }
   }
   return store_.Set(kGo, "");

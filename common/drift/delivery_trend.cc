@@ -83,7 +83,7 @@ double Weighted(std::span<const ProbedPush> pushes, const std::vector<double>& r
   return sum;
 }
 
-bool Usable(const ProbedPush& push) {
+bool IsFinite(const ProbedPush& push) {
   return std::isfinite(push.distance) && std::isfinite(push.push_distance) &&
          std::ranges::all_of(push.squares, [](double square) { return std::isfinite(square); });
 }
@@ -93,7 +93,7 @@ bool Usable(const ProbedPush& push) {
 DeliveryTrend FitDeliveryTrend(std::span<const ProbedPush> all, std::span<const double> num_tokens,
                                const BootstrapOptions& options) {
   std::vector<ProbedPush> pushes;
-  std::ranges::copy_if(all, std::back_inserter(pushes), Usable);
+  std::ranges::copy_if(all, std::back_inserter(pushes), IsFinite);
   DeliveryTrend trend;
   trend.num_pushes = static_cast<int64_t>(pushes.size());
   trend.undelivered.value = trend.late.value = std::numeric_limits<double>::quiet_NaN();

@@ -19,7 +19,7 @@ using testing::FailsWith;
 using testing::IsOk;
 using testing::TempDir;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kInvalidFile = absl::StatusCode::kInvalidArgument;
 
 std::string Image(const std::string& header, size_t data_bytes) {
   const uint64_t length = header.size();
@@ -69,12 +69,13 @@ TEST(Safetensors, ReadsTensorsInTheOrderOfTheirData) {
 TEST(Safetensors, RefusesEveryTruncation) {
   const std::string image = Image(kTwo, 6);
   for (size_t size = 0; size < image.size(); ++size) {
-    EXPECT_THAT(ReadImage(image.substr(0, size)), FailsWith(kInvalid, "f.safetensors: ")) << size;
+    EXPECT_THAT(ReadImage(image.substr(0, size)), FailsWith(kInvalidFile, "f.safetensors: "))
+        << size;
   }
 }
 
 TEST(Safetensors, RefusesBytesAfterTheData) {
-  EXPECT_THAT(ReadImage(Image(kTwo, 7)), FailsWith(kInvalid, "hole of 1 bytes after the last"));
+  EXPECT_THAT(ReadImage(Image(kTwo, 7)), FailsWith(kInvalidFile, "hole of 1 bytes after the last"));
 }
 
 struct BadHeader {
@@ -119,19 +120,20 @@ TEST(Safetensors, RefusesBadHeadersByWhatIsWrong) {
        "'dtype' stands there twice"},
   };
   for (const BadHeader& c : cases) {
-    EXPECT_THAT(ReadImage(Image(c.header, 4)), FailsWith(kInvalid, c.message)) << c.header;
+    EXPECT_THAT(ReadImage(Image(c.header, 4)), FailsWith(kInvalidFile, c.message)) << c.header;
   }
 }
 
 TEST(Safetensors, RefusesDeepNestingBeforeParsing) {
   const std::string deep = R"({"a":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
-  EXPECT_THAT(ReadImage(Image(deep, 0)), FailsWith(kInvalid, "deeper than 8"));
+  EXPECT_THAT(ReadImage(Image(deep, 0)), FailsWith(kInvalidFile, "deeper than 8"));
 }
 
 TEST(Safetensors, RefusesAHeaderLongerThanTheFileOrTheLimit) {
   std::string image = Image(kTwo, 6);
   std::memset(image.data(), 0xFF, 8);
-  EXPECT_THAT(ReadImage(image), FailsWith(kInvalid, "header claims 18446744073709551615 bytes"));
+  EXPECT_THAT(ReadImage(image),
+              FailsWith(kInvalidFile, "header claims 18446744073709551615 bytes"));
 }
 
 TEST(Safetensors, AcceptsAnEmptyTensorAndAScalar) {
@@ -157,8 +159,8 @@ TEST(Safetensors, GivesAlignedBytesWhateverTheHeaderLength) {
 
 TEST(Safetensors, RefusesPicklesAndNamesTheFix) {
   EXPECT_THAT(ReadImage(std::string("PK\x03\x04\x00\x00\x08\x08\x00", 9) + "archive/data.pkl"),
-              FailsWith(kInvalid, "save_pretrained"));
-  EXPECT_THAT(ReadImage("\x80\x02}q\x01(X\x05 more"), FailsWith(kInvalid, "is a pickle file"));
+              FailsWith(kInvalidFile, "save_pretrained"));
+  EXPECT_THAT(ReadImage("\x80\x02}q\x01(X\x05 more"), FailsWith(kInvalidFile, "is a pickle file"));
 }
 
 TEST(Safetensors, SaysThatAFileIsMissing) {
@@ -186,10 +188,10 @@ TEST(Safetensors, ReadsBackWhatItWrote) {
 TEST(Safetensors, DoesNotWriteAFileItCouldNotRead) {
   const TempDir dir;
   const std::vector<HostTensor> short_tensor = {Tensor("a", DType::kF32, {2}, "0123")};
-  EXPECT_THAT(WriteSafetensors(dir / "f", short_tensor), FailsWith(kInvalid, "has 4 bytes"));
+  EXPECT_THAT(WriteSafetensors(dir / "f", short_tensor), FailsWith(kInvalidFile, "has 4 bytes"));
   const std::vector<HostTensor> twice = {Tensor("a", DType::kU8, {1}, "0"),
                                          Tensor("a", DType::kU8, {1}, "1")};
-  EXPECT_THAT(WriteSafetensors(dir / "f", twice), FailsWith(kInvalid, "'a' is given twice"));
+  EXPECT_THAT(WriteSafetensors(dir / "f", twice), FailsWith(kInvalidFile, "'a' is given twice"));
   EXPECT_FALSE(std::filesystem::exists(dir / "f"));
 }
 
@@ -216,14 +218,14 @@ TEST(ModelTensorsOfADirectory, ComeFromAllShards) {
 TEST(ModelTensorsOfADirectory, MustBeWhereTheIndexSays) {
   const TempDir dir;
   WriteShards(dir, R"({"x":"one.safetensors","y":"one.safetensors"})");
-  EXPECT_THAT(ReadModelTensors(dir.path()), FailsWith(kInvalid, "lacks 'y'"));
+  EXPECT_THAT(ReadModelTensors(dir.path()), FailsWith(kInvalidFile, "lacks 'y'"));
 }
 
 TEST(ModelTensorsOfADirectory, AreNotReadFromOutsideIt) {
   for (const std::string shard : {"../one.safetensors", "/etc/passwd", "..", "", "a/../b"}) {
     const TempDir dir;
     WriteShards(dir, R"({"x":")" + shard + R"("})");
-    EXPECT_THAT(ReadModelTensors(dir.path()), FailsWith(kInvalid, "outside the directory"))
+    EXPECT_THAT(ReadModelTensors(dir.path()), FailsWith(kInvalidFile, "outside the directory"))
         << shard;
   }
 }
@@ -232,7 +234,7 @@ TEST(ModelTensorsOfADirectory, NeedAWellFormedIndex) {
   for (const char* const map : {"[]", "{", R"({"x":1})", R"({"x":"a","x":"b"})"}) {
     const TempDir dir;
     WriteShards(dir, map);
-    EXPECT_THAT(ReadModelTensors(dir.path()), FailsWith(kInvalid, "index.json: ")) << map;
+    EXPECT_THAT(ReadModelTensors(dir.path()), FailsWith(kInvalidFile, "index.json: ")) << map;
   }
 }
 
@@ -243,7 +245,7 @@ TEST(ModelTensorsOfADirectory, MayNotStandInTwoShards) {
       WriteSafetensors(dir / "two.safetensors", std::vector{Tensor("x", DType::kU8, {1}, "x"),
                                                             Tensor("y", DType::kU8, {1}, "y")}),
       IsOk());
-  EXPECT_THAT(ReadModelTensors(dir.path()), FailsWith(kInvalid, "'x' is in another shard"));
+  EXPECT_THAT(ReadModelTensors(dir.path()), FailsWith(kInvalidFile, "'x' is in another shard"));
 }
 
 TEST(ModelTensorsOfADirectory, AreNamedWhenMissing) {

@@ -17,7 +17,7 @@ using ::tandem::testing::IsOk;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-void ExpectAllNear(const std::vector<double>& got, const std::vector<double>& want) {
+void ExpectTargets(const std::vector<double>& got, const std::vector<double>& want) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t t = 0; t < want.size(); ++t) EXPECT_NEAR(got[t], want[t], 1e-12) << "token " << t;
 }
@@ -31,15 +31,15 @@ TEST(Gae, IsTheDiscountedSumOfTemporalDifferencesWorkedByHand) {
   // A_2 = 0.25; A_1 = 0.125 + 0.5 * 0.5 * 0.25 = 0.1875; A_0 = -0.375 + 0.25 * 0.1875 = -0.328125
   const ValueTargets got =
       ComputeValueTargets({kRewards, kValues}, ValueEstimator::kGae, {.gamma = 0.5, .lambda = 0.5});
-  ExpectAllNear(got.advantages, {-0.328125, 0.1875, 0.25});
-  ExpectAllNear(got.targets, {0.171875, 0.4375, 1});
+  ExpectTargets(got.advantages, {-0.328125, 0.1875, 0.25});
+  ExpectTargets(got.targets, {0.171875, 0.4375, 1});
 }
 
 TEST(ValueAtTInsteadOfTPlus1, WouldMoveTheAdvantageOfAnInnerToken) {
   // With lambda 0 the advantage of token 0 is r_0 + v_1 - v_0, and reads the next state's value.
   const ValueTargets got =
       ComputeValueTargets({kRewards, kValues}, ValueEstimator::kGae, {.lambda = 0});
-  ExpectAllNear(got.advantages, {-0.25, 0.5, 0.25});
+  ExpectTargets(got.advantages, {-0.25, 0.5, 0.25});
 }
 
 TEST(Gae, WithLambda1IsTheReturnLessTheValue) {
@@ -47,8 +47,8 @@ TEST(Gae, WithLambda1IsTheReturnLessTheValue) {
   const ValueTargets got =
       ComputeValueTargets({rewards, kValues}, ValueEstimator::kGae, {.gamma = 0.9, .lambda = 1});
   const std::vector<double> returns = ReturnsToGo(rewards, 0.9);
-  ExpectAllNear(returns, {0.5 + 0.9 * (-1 + 0.9 * 2), -1 + 0.9 * 2, 2});
-  ExpectAllNear(got.targets, returns);
+  ExpectTargets(returns, {0.5 + 0.9 * (-1 + 0.9 * 2), -1 + 0.9 * 2, 2});
+  ExpectTargets(got.targets, returns);
   for (size_t t = 0; t < 3; ++t) EXPECT_NEAR(got.advantages[t], returns[t] - kValues[t], 1e-12);
 }
 
@@ -56,17 +56,17 @@ TEST(Gae, BootstrapsATruncatedCompletionWithTheValueOfItsLastState) {
   const std::vector<double> none = {0, 0, 0};
   const ValueTargets got =
       ComputeValueTargets({none, kValues, /*bootstrap=*/0.8}, ValueEstimator::kGae, {.lambda = 1});
-  ExpectAllNear(got.targets, {0.8, 0.8, 0.8});
+  ExpectTargets(got.targets, {0.8, 0.8, 0.8});
   const ValueTargets ended =
       ComputeValueTargets({none, kValues}, ValueEstimator::kGae, {.lambda = 1});
-  ExpectAllNear(ended.targets, {0, 0, 0});
+  ExpectTargets(ended.targets, {0, 0, 0});
 }
 
 TEST(Gae, OfOneTokenIsItsRewardLessItsValue) {
   const std::vector<double> reward = {1}, value = {0.25};
   const ValueTargets got = ComputeValueTargets({reward, value}, ValueEstimator::kGae, {});
-  ExpectAllNear(got.advantages, {0.75});
-  ExpectAllNear(got.targets, {1});
+  ExpectTargets(got.advantages, {0.75});
+  ExpectTargets(got.targets, {1});
 }
 
 TEST(Gae, OfNoTokensIsEmpty) {
@@ -78,8 +78,8 @@ TEST(Gae, OfNoTokensIsEmpty) {
 TEST(DecoupledGae, GivesTheCriticALambdaOfItsOwn) {
   const ValueTargets got = ComputeValueTargets({kRewards, kValues}, ValueEstimator::kGae,
                                                {.lambda = 0, .critic_lambda = 1});
-  ExpectAllNear(got.advantages, {-0.25, 0.5, 0.25});
-  ExpectAllNear(got.targets, {1, 1, 1});
+  ExpectTargets(got.advantages, {-0.25, 0.5, 0.25});
+  ExpectTargets(got.targets, {1, 1, 1});
 }
 
 TEST(LengthAdaptiveGae, HasLambdaOneLessOneOverAlphaLength) {
@@ -87,11 +87,11 @@ TEST(LengthAdaptiveGae, HasLambdaOneLessOneOverAlphaLength) {
   const std::vector<double> rewards = {0, 0, 0, 1}, values = {0, 0, 0, 0};
   const ValueTargets got = ComputeValueTargets({rewards, values}, ValueEstimator::kGae,
                                                {.lambda = 0.95, .length_adaptive_alpha = 0.5});
-  ExpectAllNear(got.advantages, {0.125, 0.25, 0.5, 1});
+  ExpectTargets(got.advantages, {0.125, 0.25, 0.5, 1});
   // alpha 0.05, T = 4: 1 - 5 < 0 counts as 0
   const ValueTargets short_one =
       ComputeValueTargets({rewards, values}, ValueEstimator::kGae, {.length_adaptive_alpha = 0.05});
-  ExpectAllNear(short_one.advantages, {0, 0, 0, 1});
+  ExpectTargets(short_one.advantages, {0, 0, 0, 1});
 }
 
 TEST(Vtrace, TruncatesRatiosAsWorkedByHand) {
@@ -102,16 +102,16 @@ TEST(Vtrace, TruncatesRatiosAsWorkedByHand) {
   const ValueTargets got =
       ComputeValueTargets({kRewards, kValues, 0, log_ratios}, ValueEstimator::kVtrace,
                           {.lambda = 1, .max_rho = 2, .max_c = 1});
-  ExpectAllNear(got.targets, {0.5, 0.75, 1.25});
+  ExpectTargets(got.targets, {0.5, 0.75, 1.25});
   // A = r + target of the next state - v
-  ExpectAllNear(got.advantages, {0.75 - 0.5, 1.25 - 0.25, 1 - 0.75});
+  ExpectTargets(got.advantages, {0.75 - 0.5, 1.25 - 0.25, 1 - 0.75});
 }
 
 TEST(Vtrace, OnPolicyWithLambda1HasTheReturnsAsTargets) {
   const std::vector<double> log_ratios = {0, 0, 0};
   const ValueTargets got = ComputeValueTargets({kRewards, kValues, 0, log_ratios},
                                                ValueEstimator::kVtrace, {.lambda = 1});
-  ExpectAllNear(got.targets, {1, 1, 1});
+  ExpectTargets(got.targets, {1, 1, 1});
 }
 
 TEST(Retrace, OnPolicyIsGae) {
@@ -121,8 +121,8 @@ TEST(Retrace, OnPolicyIsGae) {
       ComputeValueTargets({kRewards, kValues, 0.3, log_ratios}, ValueEstimator::kRetrace, options);
   const ValueTargets gae =
       ComputeValueTargets({kRewards, kValues, 0.3}, ValueEstimator::kGae, options);
-  ExpectAllNear(retrace.advantages, gae.advantages);
-  ExpectAllNear(retrace.targets, gae.targets);
+  ExpectTargets(retrace.advantages, gae.advantages);
+  ExpectTargets(retrace.targets, gae.targets);
 }
 
 TEST(Retrace, CutsTheTraceAtTheNextTokensRatioAndNotAtItsOwn) {
@@ -132,15 +132,15 @@ TEST(Retrace, CutsTheTraceAtTheNextTokensRatioAndNotAtItsOwn) {
                                           -std::numeric_limits<double>::infinity()};
   const ValueTargets got = ComputeValueTargets({kRewards, kValues, 0, log_ratios},
                                                ValueEstimator::kRetrace, {.lambda = 1});
-  ExpectAllNear(got.advantages, {0, 0.5, 0.25});
-  ExpectAllNear(got.targets, {0.5, 0.25 + 0.5 * 0.5, 0.75});
+  ExpectTargets(got.advantages, {0, 0.5, 0.25});
+  ExpectTargets(got.targets, {0.5, 0.25 + 0.5 * 0.5, 0.75});
 }
 
 TEST(VtraceAndRetrace, HaveEqualTargetsWithLambda1AndEqualTruncations) {
   const std::vector<double> log_ratios = {0.3, -0.7, 1.1};
   const ValueTargetOptions options = {.gamma = 0.8, .lambda = 1, .max_rho = 1.5, .max_c = 1.5};
   const TrajectoryInputs inputs = {kRewards, kValues, 0.4, log_ratios};
-  ExpectAllNear(ComputeValueTargets(inputs, ValueEstimator::kVtrace, options).targets,
+  ExpectTargets(ComputeValueTargets(inputs, ValueEstimator::kVtrace, options).targets,
                 ComputeValueTargets(inputs, ValueEstimator::kRetrace, options).targets);
 }
 
@@ -148,7 +148,7 @@ TEST(Vtrace, LearnsNothingThroughATokenWhoseRatioIsNotFinite) {
   const std::vector<double> log_ratios = {0, kNaN, 0};
   const ValueTargets got = ComputeValueTargets({kRewards, kValues, 0, log_ratios},
                                                ValueEstimator::kVtrace, {.lambda = 1});
-  ExpectAllNear(got.targets, {0.25, 0.25, 1});
+  ExpectTargets(got.targets, {0.25, 0.25, 1});
 }
 
 // The fixed point of V-trace's operator is the value of the policy that is proportional to
