@@ -133,8 +133,8 @@ class OptionBinder {
   std::vector<std::string> ignored_;
 };
 
-// The text of a file of options, not yet parsed. NOT_FOUND and the other errors of ReadFile, with what such a
-// file is.
+// The text of a file of options, not yet parsed.
+//   any error of ReadFile, with a hint at what such a file looks like
 absl::StatusOr<std::string> ReadOptionFile(const std::string& path);
 
 }  // namespace tandem

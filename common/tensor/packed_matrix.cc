@@ -12,8 +12,8 @@
 #endif
 
 // Idea: register blocking, as in GotoBLAS (Goto and van de Geijn 2008), but without blocking the
-// inner dimension. The sums of a tile, kRows x kVectors registers, stay in registers while k runs
-// over the whole depth. For each k, the kernel loads kVectors registers of weights and broadcasts
+// inner dimension. The sums of a tile, kRows x kVectors vectors, stay in registers while k runs
+// over the whole depth. For each k, the kernel loads kVectors vectors of weights and broadcasts
 // one input per row. A decode step has few rows, so its time is that of reading the weights: panels
 // are laid out in the order of reading, and the next tile is prefetched.
 //

@@ -24,8 +24,6 @@ using trainer::Policy;
 
 struct ExactCase {
   std::string name;
-  int num_groups =
-      0;  // of 8 completions of 44 to 48 tokens; make check-full compares 20 480 tokens of SmolLM2
   bool bf16 = false;
   float temperature = 1;
   float top_p = 1;
@@ -158,13 +156,13 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
 };
 
 TEST_P(ExactTest, EveryLogProbIsTheEnginesBitForBitHoweverRowsArePacked) {
-  const std::vector<Drawn> groups = Generate(GetParam().num_groups, 48);
+  const std::vector<Drawn> groups = Generate(60, 48);
   const auto policy = MakePolicy(Numerics::kExact);
   int64_t num_tokens = 0;
   for (size_t i = 0; i < groups.size(); i += 6) {  // six groups a row
     ASSERT_EQ(LargestDelta(*policy, std::span(groups).subspan(i, 6), &num_tokens), 0.0) << i;
   }
-  EXPECT_GE(num_tokens, GetParam().num_groups * 8 * 44);
+  EXPECT_GE(num_tokens, 20'000);
   for (size_t i = 0; i < 5; ++i) {  // a group a row
     ASSERT_EQ(LargestDelta(*policy, std::span(groups).subspan(i, 1), &num_tokens), 0.0) << i;
   }
@@ -220,13 +218,12 @@ TEST_P(ExactTest, GradientsAreTheOrdinaryOnesToRounding) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ExactTest,
-                         ::testing::Values(ExactCase{"llama_fp32", 24},
-                                           ExactCase{"llama_bf16", 24, true},
-                                           ExactCase{"llama_bf16_tempered", 12, true, 0.7f},
-                                           ExactCase{"llama_fp32_filtered", 12, false, 0.9f, 0.8f},
-                                           ExactCase{"qwen2_bf16", 12, true, 1, 1, Qwen2Like},
-                                           ExactCase{"qwen3_fp32", 12, false, 1, 1, Qwen3Like},
-                                           ExactCase{"qwen3_bf16", 12, true, 1, 1, Qwen3Like}),
+                         ::testing::Values(ExactCase{"llama_fp32"}, ExactCase{"llama_bf16", true},
+                                           ExactCase{"llama_bf16_tempered", true, 0.7f},
+                                           ExactCase{"llama_fp32_filtered", false, 0.9f, 0.8f},
+                                           ExactCase{"qwen2_bf16", true, 1, 1, Qwen2Like},
+                                           ExactCase{"qwen3_fp32", false, 1, 1, Qwen3Like},
+                                           ExactCase{"qwen3_bf16", true, 1, 1, Qwen3Like}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -146,6 +146,7 @@ SupportView ViewOf(const rollout::v1::TokenSupport& support) {
   return View(support.ids());
 }
 
+// What is to be packed: masked completions are left out.
 std::vector<GroupLengths> LengthsOf(std::span<const ScoredGroup> groups) {
   std::vector<GroupLengths> all;
   for (const ScoredGroup& group : groups) {

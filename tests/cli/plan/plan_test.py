@@ -76,7 +76,7 @@ def test_supervised_training_peaks_where_planned(place, tmp_path, case):
     def run(model, number=1):
         out = tmp_path / f"{model}-{number}"
         held_out = ["--held-out", 0.12] if command == "train-reward-model" else []
-        peak = peak_of(command, "--model", place / model, "--data", place / f"{data}.jsonl", "--out", out, "--epochs", 3, "--batch", 8,
+        peak = peak_of(command, "--model", place / model, "--data", place / f"{data}.jsonl", "--out", out, "--epochs", 6, "--batch", 8,
                        "--microbatch-tokens", 4096, "--threads", 1, "--dtype", dtype, *held_out)
         return peak, json.loads((out / "metrics.jsonl").read_text().splitlines()[0])["num_tokens"]
     base, _ = run("tiny")
