@@ -7,11 +7,11 @@
 #include "common/tensor/bf16_rounding.h"
 #include "common/tensor/vector16.h"
 
-// Idea: every kernel is written once, on vectors of 16 floats (vector16.h), and compiled for each
-// instruction set. Attention follows the blocked layout of the KV cache: a register holds one
-// dimension of 16 keys, so scores of 16 tokens are computed without a reduction across lanes. A few
-// query rows share each key and value that is loaded, as grouped-query attention allows (Ainslie et
-// al. 2023).
+// Idea: every kernel is written once, on vectors of 16 floats or of as many as a register holds
+// (vector16.h), and compiled for each instruction set. Attention follows the blocked layout of the KV
+// cache: a register holds one dimension of several keys, so their scores are computed without a
+// reduction across lanes. A few query rows share each key and value that is loaded, as grouped-query
+// attention allows (Ainslie et al. 2023).
 //
 // Invariant: a result depends on its own row alone, bit for bit. Scores are sums over the head's
 // dimensions in order; the weighted values of a row are a sum over its tokens in order. How many
@@ -59,18 +59,22 @@ TANDEM_INLINE void RotateBody(float* head, const float* cosines, const float* si
   }
 }
 
+template <int kWidth>
 TANDEM_INLINE void SwiGluBody(const float* gate, const float* up, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; i += 16) {
-    const int64_t count = std::min<int64_t>(16, n - i);
-    const Vec16 g = count == 16 ? Load16(gate + i) : LoadSome16(gate + i, count, 0.0f);
-    const Vec16 u = count == 16 ? Load16(up + i) : LoadSome16(up + i, count, 0.0f);
-    const Vec16 result = g / (1.0f + Exp16(-g)) * u;
-    if (count == 16) {
-      Store16(out + i, result);
-    } else {
-      StoreSome16(out + i, count, result);
-    }
+  using L = Lanes<kWidth>;
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const typename L::Float g = L::Load(gate + i);
+    L::Store(out + i, g / (1.0f + ExpLanes<typename L::Int>(-g)) * L::Load(up + i));
   }
+  if (i == n) return;
+  typename L::Float g = {}, u = {};
+  for (int64_t j = 0; j < n - i; ++j) {
+    g[j] = gate[i + j];
+    u[j] = up[i + j];
+  }
+  const typename L::Float result = g / (1.0f + ExpLanes<typename L::Int>(-g)) * u;
+  for (int64_t j = 0; j < n - i; ++j) out[i + j] = result[j];
 }
 
 TANDEM_INLINE void AddRowsBody(const float* tile, int64_t tile_stride, int64_t rows, int64_t n,
@@ -108,30 +112,31 @@ struct QueryRows {
   int64_t context[kAttentionRows];
 };
 
-// scores[q][16 b + j] = dot(query q, key j of block b), for kBlocks consecutive blocks of the block
-// table.
-template <int kQueries, int kBlocks, typename Kv>
-TANDEM_INLINE void BlockScores(const QueryRows& rows, const AttentionTask<Kv>& task,
-                               int64_t block) {
-  const Kv* keys[kBlocks];
-  for (int b = 0; b < kBlocks; ++b) {
-    keys[b] = task.layer.KeysOf(task.blocks[block + b], task.kv_head);
+// scores[q][first ..] = dot(query q, key of token first ..), for kVectors vectors of tokens.
+template <int kQueries, int kVectors, int kWidth, typename Kv>
+TANDEM_INLINE void KeyScores(const QueryRows& rows, const AttentionTask<Kv>& task, int64_t first) {
+  using L = Lanes<kWidth>;
+  const Kv* keys[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t token = first + v * kWidth;
+    keys[v] = task.layer.KeysOf(task.blocks[token / kKvBlockTokens], task.kv_head) +
+              token % kKvBlockTokens;
   }
-  Vec16 sums[kQueries][kBlocks] = {};
+  typename L::Float sums[kQueries][kVectors] = {};
   for (int64_t i = 0; i < task.head_dim; ++i) {
-    Vec16 key[kBlocks];
+    typename L::Float key[kVectors];
 #pragma GCC unroll 4
-    for (int b = 0; b < kBlocks; ++b) key[b] = Load16(keys[b] + i * kKvBlockTokens);
+    for (int v = 0; v < kVectors; ++v) key[v] = L::Load(keys[v] + i * kKvBlockTokens);
 #pragma GCC unroll 8
     for (int q = 0; q < kQueries; ++q) {
       const float x = rows.query[q][i];
 #pragma GCC unroll 4
-      for (int b = 0; b < kBlocks; ++b) sums[q][b] += x * key[b];
+      for (int v = 0; v < kVectors; ++v) sums[q][v] += x * key[v];
     }
   }
   for (int q = 0; q < kQueries; ++q) {
-    for (int b = 0; b < kBlocks; ++b) {
-      Store16(rows.scores[q] + (block + b) * kKvBlockTokens, sums[q][b]);
+    for (int v = 0; v < kVectors; ++v) {
+      L::Store(rows.scores[q] + first + v * kWidth, sums[q][v]);
     }
   }
 }
@@ -164,28 +169,29 @@ TANDEM_INLINE Softmax SoftmaxRow(float* scores, int64_t n) {
   return {max, SumLanes(sums)};
 }
 
-// out[q][16 c ..] = inverse[q] * sum over tokens j < rows.context[q] of scores[q][j] * value j, for
-// kColumns vectors. A row does not read values past its own context, not even to multiply them by
+// out[q][column ..] = inverse[q] * sum over tokens j < rows.context[q] of scores[q][j] * value j, for
+// kVectors vectors. A row does not read values past its own context, not even to multiply them by
 // 0: such a value may be NaN, of a later token that the row's sequence does not share.
-template <int kQueries, int kColumns, typename Kv>
+template <int kQueries, int kVectors, int kWidth, typename Kv>
 TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>& task,
                                   const float* inverse, int64_t column) {
+  using L = Lanes<kWidth>;
   const int64_t padded = PaddedHeadDim(task.head_dim);
   const int64_t shortest = rows.context[0], context = rows.context[kQueries - 1];
-  Vec16 sums[kQueries][kColumns] = {};
+  typename L::Float sums[kQueries][kVectors] = {};
   for (int64_t begin = 0; begin < context; begin += kKvBlockTokens) {
     const Kv* values =
         task.layer.ValuesOf(task.blocks[begin / kKvBlockTokens], task.kv_head) + column;
     const int64_t count = std::min(kKvBlockTokens, shortest - begin);
     for (int64_t j = 0; j < count; ++j) {
-      Vec16 value[kColumns];
+      typename L::Float value[kVectors];
 #pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) value[c] = Load16(values + j * padded + c * 16);
+      for (int v = 0; v < kVectors; ++v) value[v] = L::Load(values + j * padded + v * kWidth);
 #pragma GCC unroll 8
       for (int q = 0; q < kQueries; ++q) {
         const float p = rows.scores[q][begin + j];
 #pragma GCC unroll 4
-        for (int c = 0; c < kColumns; ++c) sums[q][c] += p * value[c];
+        for (int v = 0; v < kVectors; ++v) sums[q][v] += p * value[v];
       }
     }
     const int64_t end = std::min(kKvBlockTokens, context - begin);
@@ -193,18 +199,20 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
       for (int q = 0; q < kQueries; ++q) {
         if (begin + j >= rows.context[q]) continue;
         const float p = rows.scores[q][begin + j];
-        for (int c = 0; c < kColumns; ++c) sums[q][c] += p * Load16(values + j * padded + c * 16);
+        for (int v = 0; v < kVectors; ++v) {
+          sums[q][v] += p * L::Load(values + j * padded + v * kWidth);
+        }
       }
     }
   }
   for (int q = 0; q < kQueries; ++q) {
-    for (int c = 0; c < kColumns; ++c) {
-      const Vec16 scaled = sums[q][c] * inverse[q];
-      const int64_t first = column + c * 16;
-      if (first + 16 <= task.head_dim) {
-        Store16(rows.out[q] + first, scaled);
+    for (int v = 0; v < kVectors; ++v) {
+      const typename L::Float scaled = sums[q][v] * inverse[q];
+      const int64_t first = column + v * kWidth;
+      if (first + kWidth <= task.head_dim) {
+        L::Store(rows.out[q] + first, scaled);
       } else {
-        StoreSome16(rows.out[q] + first, task.head_dim - first, scaled);
+        for (int64_t i = first; i < task.head_dim; ++i) rows.out[q][i] = scaled[i - first];
       }
     }
   }
@@ -213,7 +221,7 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
 // Attention for kQueries consecutive query rows from `first` on; rows are ordered by token, then by
 // head. All rows compute scores up to the last row's context, and earlier tokens ignore those past
 // their own.
-template <int kQueries, typename Kv>
+template <int kQueries, int kWidth, typename Kv>
 TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, float* scratch) {
   const int64_t last_context = task.first_position + (first + kQueries - 1) / task.num_heads + 1;
   const int64_t num_blocks = (last_context + kKvBlockTokens - 1) / kKvBlockTokens;
@@ -225,12 +233,16 @@ TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, f
     rows.scores[q] = scratch + q * num_blocks * kKvBlockTokens;
     rows.context[q] = task.first_position + token + 1;
   }
-  constexpr int kBlocks = kQueries <= 3 ? 4 : 2;
-  int64_t block = 0;
-  for (; block + kBlocks <= num_blocks; block += kBlocks) {
-    BlockScores<kQueries, kBlocks>(rows, task, block);
+  // Sums of all queries, with the keys or values that they share, stay in registers: 32 of 16 floats,
+  // or 16 of fewer.
+  constexpr int kScores = kQueries <= 3 ? 4 : 2;
+  int64_t token = 0;
+  for (; token + kScores * kWidth <= num_blocks * kKvBlockTokens; token += kScores * kWidth) {
+    KeyScores<kQueries, kScores, kWidth>(rows, task, token);
   }
-  for (; block < num_blocks; ++block) BlockScores<kQueries, 1>(rows, task, block);
+  for (; token < num_blocks * kKvBlockTokens; token += kWidth) {
+    KeyScores<kQueries, 1, kWidth>(rows, task, token);
+  }
 
   float inverse[kQueries];
   for (int q = 0; q < kQueries; ++q) {
@@ -242,39 +254,40 @@ TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, f
     }
   }
   const int64_t padded = PaddedHeadDim(task.head_dim);
+  constexpr int kValues = kWidth == 16 || kQueries <= 3 ? 4 : 2;
   int64_t column = 0;
-  for (; column + 64 <= padded; column += 64) {
-    WeightedValues<kQueries, 4>(rows, task, inverse, column);
+  for (; column + kValues * kWidth <= padded; column += kValues * kWidth) {
+    WeightedValues<kQueries, kValues, kWidth>(rows, task, inverse, column);
   }
-  for (; column < padded; column += 16) {
-    WeightedValues<kQueries, 1>(rows, task, inverse, column);
+  for (; column < padded; column += kWidth) {
+    WeightedValues<kQueries, 1, kWidth>(rows, task, inverse, column);
   }
 }
 
-template <typename Kv>
+template <int kWidth, typename Kv>
 TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
   const int64_t num_queries = task.num_tokens * task.num_heads;
   int64_t q = 0;
   static_assert(kAttentionRows == 6);
-  for (; q + 6 <= num_queries; q += 6) AttendQueries<6>(task, q, scratch);
+  for (; q + 6 <= num_queries; q += 6) AttendQueries<6, kWidth>(task, q, scratch);
   if (num_queries - q >= 4) {
-    AttendQueries<4>(task, q, scratch);
+    AttendQueries<4, kWidth>(task, q, scratch);
     q += 4;
   }
   switch (num_queries - q) {
     case 3:
-      return AttendQueries<3>(task, q, scratch);
+      return AttendQueries<3, kWidth>(task, q, scratch);
     case 2:
-      return AttendQueries<2>(task, q, scratch);
+      return AttendQueries<2, kWidth>(task, q, scratch);
     case 1:
-      return AttendQueries<1>(task, q, scratch);
+      return AttendQueries<1, kWidth>(task, q, scratch);
     default:
       return;
   }
 }
 
-// Defines one copy of every kernel per instruction set.
-#define TANDEM_DEFINE_KERNELS(set, target)                                                       \
+// Defines one copy of every kernel per instruction set, with registers of `width` floats.
+#define TANDEM_DEFINE_KERNELS(set, width, target)                                                \
   target float RmsNorm##set(const float* x, const float* weight, int64_t n, float eps,           \
                             float* out) {                                                        \
     return RmsNormBody(x, weight, n, eps, out);                                                  \
@@ -284,7 +297,7 @@ TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
     RotateBody(head, cosines, sines, d, scale);                                                  \
   }                                                                                              \
   target void SwiGlu##set(const float* gate, const float* up, int64_t n, float* out) {           \
-    SwiGluBody(gate, up, n, out);                                                                \
+    SwiGluBody<width>(gate, up, n, out);                                                         \
   }                                                                                              \
   target void AddRows##set(const float* tile, int64_t tile_stride, int64_t rows, int64_t n,      \
                            float* out, int64_t out_stride) {                                     \
@@ -299,18 +312,18 @@ TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
     WriteKvBody(key, value, d, slot, keys, values);                                              \
   }                                                                                              \
   target void AttendFp32##set(const AttentionTask<float>& task, float* scratch) {                \
-    AttendBody(task, scratch);                                                                   \
+    AttendBody<width>(task, scratch);                                                            \
   }                                                                                              \
   target void AttendBf16##set(const AttentionTask<uint16_t>& task, float* scratch) {             \
-    AttendBody(task, scratch);                                                                   \
+    AttendBody<width>(task, scratch);                                                            \
   }                                                                                              \
   constexpr ForwardKernels kKernels##set = {RmsNorm##set,    Rotate##set,      SwiGlu##set,      \
                                             AddRows##set,    WriteKvFp32##set, WriteKvBf16##set, \
                                             AttendFp32##set, AttendBf16##set};
 
-TANDEM_DEFINE_KERNELS(Scalar, )
-TANDEM_DEFINE_KERNELS(Avx2, TANDEM_TARGET_AVX2)
-TANDEM_DEFINE_KERNELS(Avx512, TANDEM_TARGET_AVX512)
+TANDEM_DEFINE_KERNELS(Scalar, 4, )
+TANDEM_DEFINE_KERNELS(Avx2, 8, TANDEM_TARGET_AVX2)
+TANDEM_DEFINE_KERNELS(Avx512, 16, TANDEM_TARGET_AVX512)
 
 }  // namespace
 

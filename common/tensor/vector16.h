@@ -40,15 +40,28 @@ struct Lanes {
   typedef float FloatUnaligned __attribute__((vector_size(4 * kWidth), aligned(4), may_alias));
   typedef uint32_t Word __attribute__((vector_size(4 * kWidth)));
   typedef uint32_t WordAligned __attribute__((vector_size(4 * kWidth), may_alias));
+  typedef int32_t Int __attribute__((vector_size(4 * kWidth)));
+  typedef uint16_t Half __attribute__((vector_size(2 * kWidth)));
+  typedef uint16_t HalfUnaligned __attribute__((vector_size(2 * kWidth), aligned(2), may_alias));
 
   static TANDEM_INLINE Float Load(const float* p) {
     return *reinterpret_cast<const FloatUnaligned*>(p);
+  }
+  // Loads bf16 bits.
+  static TANDEM_INLINE Float Load(const uint16_t* p) {
+    const Half half = *reinterpret_cast<const HalfUnaligned*>(p);
+    return FromBits(Widened(half) << 16);
   }
   static TANDEM_INLINE void Store(float* p, Float v) { *reinterpret_cast<FloatUnaligned*>(p) = v; }
   static TANDEM_INLINE Word LoadWords(const uint32_t* p) {
     return *reinterpret_cast<const WordAligned*>(p);
   }
   static TANDEM_INLINE Float FromBits(Word bits) { return __builtin_bit_cast(Float, bits); }
+  // A template of its own, for gcc 12 does not take Half for a vector before kWidth is known.
+  template <typename Small>
+  static TANDEM_INLINE Word Widened(Small words) {
+    return __builtin_convertvector(words, Word);
+  }
 };
 
 // The floats with these bits. Not by std::bit_cast, which is a function for the base instruction set:
@@ -100,23 +113,26 @@ TANDEM_INLINE float MaxLane(Vec16 v) {
   return largest;
 }
 
-// e^x to about 2 units in the last place for x in [-87, 88]. Clamps x to that range, so the result
-// is never infinite. The reduction and the polynomial are those of expf in the Cephes library
-// (Moshier).
-TANDEM_INLINE Vec16 Exp16(Vec16 x) {
-  x = x < -87.0f ? Splat16(-87.0f) : x;
-  x = x > 88.0f ? Splat16(88.0f) : x;
-  const Vec16 round = Splat16(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Vec16 n = (x * 1.44269504088896341f + round) - round;
-  const Vec16 r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Vec16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+// e^x to about 2 units in the last place for x in [-87, 88]; Int is a vector of as many int32.
+// Clamps x to that range, so the result is never infinite. The reduction and the polynomial are those
+// of expf in the Cephes library (Moshier).
+template <typename Int, typename Float>
+TANDEM_INLINE Float ExpLanes(Float x) {
+  x = x < -87.0f ? Float{} - 87.0f : x;
+  x = x > 88.0f ? Float{} + 88.0f : x;
+  const Float round = Float{} + 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const Float n = (x * 1.44269504088896341f + round) - round;
+  const Float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Float p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  const Vec16 mantissa = p * r * r + r + 1.0f;
-  const Int16 exponent = (__builtin_convertvector(n, Int16) + 127) << 23;
-  return mantissa * BitCast16(exponent);
+  const Float mantissa = p * r * r + r + 1.0f;
+  const Int exponent = (__builtin_convertvector(n, Int) + 127) << 23;
+  return mantissa * __builtin_bit_cast(Float, exponent);
 }
+
+TANDEM_INLINE Vec16 Exp16(Vec16 x) { return ExpLanes<Int16>(x); }
 
 }  // namespace tandem
