@@ -129,9 +129,8 @@ def main():
     if "reward_models" in args.parts:
         variants = list(study_reward_models.VARIANTS)[:1 if args.quick else None]
         cases = [(variant, seed) for seed in range(1, args.seeds + 1) for variant in variants]
-        of_heads = {(study_reward_models.VARIANTS[variant][2], seed): (variant, seed) for variant, seed in cases}
-        calls = [(f"reward model of {heads} heads {seed}", functools.partial(study_reward_models.reward_model, study, *case))
-                 for (heads, seed), case in of_heads.items()]
+        seeds = sorted({of_model for case in cases for of_model in study_reward_models.seeds_of_models(*case)})
+        calls = [(f"reward model {seed}", functools.partial(study_reward_models.reward_model, study, seed)) for seed in seeds]
         attempts.side_by_side(args.jobs, calls, lambda made: f"{made[1]:.2f} of held-out pairs")
         calls = [(f"policy of {variant} {seed}", functools.partial(study_reward_models.make_policy, study, variant, seed)) for variant, seed in cases]
         learned = attempts.side_by_side(args.jobs, calls, lambda result: str({key: result[key] for key in ("accuracy", "best_gold", "last_gold", "held_out")}))

@@ -1,6 +1,8 @@
 """Tables and figures of the study of algorithms, from its results, and their places in docs/research."""
 import collections
+import math
 import re
+import textwrap
 
 import matplotlib
 
@@ -21,6 +23,9 @@ def table(head, rows):
 
 
 def shown(values):
+    values = [value for value in values if not math.isnan(value)]
+    if not values:
+        return "-"
     mean, low, high = interval(values)
     return f"{mean:.2f} ({low:.2f} to {high:.2f})"
 
@@ -72,19 +77,23 @@ def learning_curves(results, path):
 
 
 def mismatch(results, task):
-    """The table of a task under each gap: held-out score, corrected and not."""
-    rows = []
+    """The tables of a task under each gap, corrected and not: held-out score, and how large the gap was."""
+    rows, sizes = [], []
     gaps = list(GAP_TITLES)
     for name, healthy in by_algorithm(results, task=task, gap="healthy", corrected=True).items():
-        row = [TITLES[name], shown([r["held_out"]["sampled"] for r in healthy])]
+        row, size = [TITLES[name], shown([r["held_out"]["sampled"] for r in healthy])], [TITLES[name]]
         for gap in gaps:
             for corrected in (False, True):
                 group = by_algorithm(results, task=task, gap=gap, corrected=corrected, algorithm=name).get(name)
                 row.append(shown([r["held_out"]["sampled"] for r in group]) if group else "-")
+                size.append(f"{1000 * sum(r['drift']['drift/k3'] for r in group) / len(group):.1f}" if group else "-")
         rows.append(row)
-    head = ["algorithm", "no gap"] + [f"{gap}, {how}" for gap in gaps for how in ("not corrected", "corrected")]
+        sizes.append(size)
+    columns = [f"{gap}, {how}" for gap in gaps for how in ("not corrected", "corrected")]
     named = "; ".join(f"{gap}: {title}" for gap, title in GAP_TITLES.items())
-    return f"**{TASK_TITLES[task].capitalize()}**, share of right completions on held-out problems, sampled by a healthy engine. {named}.\n\n" + table(head, rows) + "\n"
+    return (f"**{TASK_TITLES[task].capitalize()}**, share of right completions on held-out problems, sampled by a healthy engine. {named}.\n\n"
+            + table(["algorithm", "no gap"] + columns, rows) + "\n\nThe size of the gap: k3 of the tokens trained on, mean over the run, in 0.001 nats.\n\n"
+            + table(["algorithm"] + columns, sizes) + "\n")
 
 
 def preferences(rows):
@@ -113,22 +122,39 @@ def learned_rewards(results):
     return table(head, rows) + "\n"
 
 
+def by_distance(points, bins):
+    """Means of points (x, y, ..) in `bins` parts of as many points each, by x."""
+    points = sorted(points)
+    edges = [round(i * len(points) / bins) for i in range(bins + 1)]
+    parts = [points[low:high] for low, high in zip(edges, edges[1:]) if high > low]
+    return [[sum(values) / len(values) for values in zip(*part)] for part in parts]
+
+
 def overoptimisation(results, path):
-    """Proxy and gold by the distance from the start, a panel for each kind of reward."""
-    figure, axes = pyplot.subplots(1, len(VARIANTS), figsize=(9, 3.2), layout="constrained", sharey=True)
+    """Proxy and gold by the distance from the start, a panel for each kind of reward: dots are steps, lines means of many of all seeds."""
+    figure, axes = pyplot.subplots(1, len(VARIANTS), figsize=(9, 3.2), layout="constrained", sharex=True, sharey="row")
     for axis, (variant, (title, _, _)) in zip(axes, VARIANTS.items()):
-        for result in (r for r in results if r["variant"] == variant):
-            at = [point[0] for point in result["curve"]]
-            proxy = [point[1] for point in result["curve"]]
-            low, high = min(proxy), max(proxy)
-            axis.plot(at, [(value - low) / (high - low or 1) for value in proxy], color=COLOURS[1], linewidth=1, label="proxy, scaled to [0, 1]")
-            axis.plot(at, [point[2] for point in result["curve"]], color=COLOURS[3], linewidth=1, label="gold: share of right completions")
-        axis.set_title(title, fontsize=8)
+        group = [result["curve"] for result in results if result["variant"] == variant]
+        points = [(d, proxy - curve[0][1], gold) for curve in group for d, proxy, gold in curve]
+        if not points:
+            continue
+        means = by_distance(points, max(2, min(10, len(points) // 8)))
+        gain = axis.twinx()
+        for where, column, colour, name in ((axis, 2, COLOURS[3], "gold: share of right completions"), (gain, 1, COLOURS[1], "gain of the proxy")):
+            where.plot([point[0] for point in points], [point[column] for point in points], ".", color=colour, alpha=0.15, markersize=3)
+            where.plot([mean[0] for mean in means], [mean[column] for mean in means], color=colour, linewidth=1.5, label=name)
+        axis.set_title("\n".join(textwrap.wrap(title, 36)), fontsize=8)
         axis.set(xlabel="sqrt(KL from the start), nats", ylim=(0, 1.02))
+        gain.set_ylim(-3, 3)
+        gain.tick_params(labelright=axis is axes[-1])
         axis.grid(alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes[0].get_legend_handles_labels()
-    axes[0].legend(handles[:2], labels[:2], fontsize=7, frameon=False)
+        axis.spines["top"].set_visible(False)
+        gain.spines["top"].set_visible(False)
+        if axis is axes[0]:
+            lines = axis.get_lines()[1:] + gain.get_lines()[1:]
+            axis.legend(lines, [line.get_label() for line in lines], fontsize=7, frameon=False, loc="lower left")
+    axes[0].set_ylabel("gold")
+    gain.set_ylabel("gain of the proxy")
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 

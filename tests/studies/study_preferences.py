@@ -55,10 +55,10 @@ def labelled(path):
 
 
 def train_tandem(study, loss, seed, files, model, out):
-    data = labelled(files[0]) if loss == "kto" else files[0]
+    data, order = (labelled(files[0]), ["--shuffle", "false"]) if loss == "kto" else (files[0], [])  # TRL's KTO takes the file's order
     start = time.monotonic()
-    study.run(study.tandem, "train-preferences", "--loss", loss, "--model", model, "--data", data, "--out", out, "--batch", BATCH, "--lr", LEARNING_RATE, "--decay", "constant", "--warmup", 0, "--seed", seed,
-              "--epochs", 2, "--threads", study.all_threads)
+    study.run(study.tandem, "train-preferences", "--loss", loss, "--model", model, "--data", data, "--out", out, "--batch", BATCH, "--lr",
+              LEARNING_RATE, "--decay", "constant", "--warmup", 0, "--seed", seed, "--epochs", 2, "--threads", study.all_threads, *order)
     seconds = round(time.monotonic() - start, 1)
     return {"seconds": seconds, **with_trl({"measure_only": True, "held_out": str(files[1]), "out": str(out), "threads": study.all_threads})}
 

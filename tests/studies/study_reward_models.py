@@ -1,5 +1,5 @@
 """A policy that over-optimises a learned reward: the proxy and held-out gold by the distance from the start, with one reward model,
-with an ensemble of heads, and with a KL budget that rolls back to the best checkpoint."""
+with an ensemble of them, and with a KL budget that rolls back to the best checkpoint."""
 import hashlib
 import json
 import math
@@ -8,31 +8,38 @@ import shutil
 from study_preferences import make_pairs
 from study_runs import run_file, score
 
-TASK, HEADS, BUDGET = "digits", 8, 0.05
+TASK, MODELS, BUDGET = "digits", 3, 0.15
 # A reward model that is right on most pairs and wrong where the policy goes.
 TRAINING = {"--batch": 16, "--lr": 2e-4, "--epochs": 12, "--warmup": 5}
+# Every step samples all problems, so that the proxy of one step compares with that of the next, and the rate is small and constant,
+# so that the policy goes away from the start step by step.
+POLICY = {"prompts_per_step": 86, "completions_per_prompt": 4, "steps": 80, "optimizer.learning_rate": 5e-4, "optimizer.decay": "constant"}
+# Title, settings of trainer.*, and how many reward models, of seeds that follow one another.
 VARIANTS = {
     "one": ("one reward model", {"reward.model.ensemble": "mean"}, 1),
-    "ensemble": (f"{HEADS} heads, mean - std", {"reward.model.ensemble": "mean_minus_std"}, HEADS),
+    "ensemble": (f"{MODELS} reward models, mean - std", {"reward.model.ensemble": "mean_minus_std"}, MODELS),
     "budget": (f"one reward model, KL budget of {BUDGET} nats a token with roll-back",
                {"reward.model.ensemble": "mean", "alerts.kl_budget": BUDGET, "alerts.on_kl": "roll_back", "checkpoint.every": 2,
                 "eval.every": 2}, 1),
 }
 
 
-def reward_model(study, variant, seed):
-    """(directory, accuracy on held-out pairs) of the reward model of a variant and seed; two variants share one."""
-    heads = VARIANTS[variant][2]
+def reward_model(study, seed):
+    """(directory, accuracy on held-out pairs) of the reward model of a seed."""
     files = make_pairs(study)
     settings = hashlib.sha256(repr((TRAINING, str(files[0]))).encode()).hexdigest()[:16]
-    folder = study.out / "reward_models" / f"{heads}.{seed}.{settings}"
+    folder = study.out / "reward_models" / f"{seed}.{settings}"
     report = folder / "reward_model.json"
     if not report.exists():
         shutil.rmtree(folder, ignore_errors=True)
         flags = [str(part) for pair in TRAINING.items() for part in pair]
         study.run(study.tandem, "train-reward-model", "--model", study.prepare(TASK) / "model", "--data", files[0], "--held-out-data",
-                  files[1], "--heads", heads, "--seed", seed, "--threads", study.threads, "--out", folder, *flags)
+                  files[1], "--seed", seed, "--threads", study.threads, "--out", folder, *flags)
     return folder, json.loads(report.read_text(encoding="utf-8"))["held_out"]["accuracy"]
+
+
+def seeds_of_models(variant, seed):
+    return range(seed, seed + VARIANTS[variant][2])
 
 
 def fit(distances, gains):
@@ -48,13 +55,14 @@ def fit(distances, gains):
 def make_policy(study, variant, seed):
     """The result of a run against a learned reward, made or read."""
     settings = VARIANTS[variant][1]
-    model, accuracy = reward_model(study, variant, seed)
+    models = [reward_model(study, of_model) for of_model in seeds_of_models(variant, seed)]
+    accuracy = sum(accuracy for _, accuracy in models) / len(models)
     tree = run_file(study, TASK, "grpo", seed, "none", True)
     trainer = tree["trainer"]
     trainer["run"]["name"] = name = f"reward.{variant}.{seed}"
-    trainer["reward"] = {"weights": {"model": 1}, "gold": ["number_answer"], "number_partial": 0, "model": {"paths": [str(model)]}}
+    trainer["reward"] = {"weights": {"model": 1}, "gold": ["number_answer"], "number_partial": 0, "model": {"paths": [str(path) for path, _ in models]}}
     trainer["measure_reference_kl"] = True
-    for setting, value in settings.items():
+    for setting, value in {**POLICY, **settings, **({"steps": 4} if study.quick else {})}.items():
         *sections, last = setting.split(".")
         at = trainer
         for section in sections:

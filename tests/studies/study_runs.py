@@ -192,7 +192,7 @@ def make_run(study, task, algorithm, seed, gap="none", corrected=True):
     study.run(study.tandem, "export", directory, "--out", exported)
     result = {"task": task, "algorithm": algorithm, "seed": seed, "gap": gap, "corrected": corrected, "settings": digest,
               "seconds": round(seconds, 1), "held_out": score(study, task, exported), "curve": curve_of(metrics),
-              "drift": {key: mean_of(metrics, key) for key in ("drift/k3", "drift/ess", "correction/mean_weight", "pairs/ess")}}
+              "drift": {key: mean_of(metrics, key) for key in ("drift/k3", "correction/mean_weight", "pairs/ess")}}
     shutil.rmtree(directory)  # a gigabyte of checkpoints over all runs
     path.write_text(json.dumps(result), encoding="utf-8")
     return result
