@@ -19,6 +19,7 @@
 #include "common/options/command_line.h"
 #include "common/process/memory.h"
 #include "common/tensor/instruction_set.h"
+#include "trainer/critic/scored_model.h"
 #include "trainer/presets.h"
 #include "trainer/supervised/supervised_options.h"
 
@@ -81,7 +82,7 @@ absl::StatusOr<plan::RunShape> RlShape(const PlanFlags& flags) {
       step.critic.backbone == trainer::CriticBackbone::kOwn) {
     trainer.critic = trainer.policy;
     if (!step.critic.model.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(trainer.critic, ReadModelConfig(step.critic.model));
+      TANDEM_ASSIGN_OR_RETURN(trainer.critic, tandem::trainer::ReadTrunkConfig(step.critic.model));
     }
   }
   trainer.dtype = options.learner.dtype;

@@ -164,6 +164,15 @@ def test_a_run_peaks_where_planned(place, base, tmp_path, case):
     close_to(server, run.server_peak - base.server_peak, 0.1)
 
 
+def test_a_critic_that_starts_from_a_reward_model_is_planned_as_its_trunk(place, tmp_path):
+    done = tandem("train-reward-model", "--model", place / "tiny", "--data", place / "pairs.jsonl", "--max-updates", 1, "--out", tmp_path / "reward")
+    assert done.returncode == 0, done.stderr
+    options = ("--algorithm", "ppo", "--model", place / "big", "--set", "trainer.critic.model=")
+    of_reward_model, of_trunk = (process(plan(*options[:-1], f"{options[-1]}{path}"), "trainer rank") for path in (tmp_path / "reward", place / "tiny"))
+    assert of_reward_model == of_trunk
+    assert of_reward_model != process(plan(*options[:-2]), "trainer rank")  # a critic as large as the policy
+
+
 def test_gpus_are_shared_out_and_what_does_not_fit_comes_with_advice(place):
     fits = plan("--algorithm", "ppo", "--model", place / "big", "--gpus", 8, "--memory", "80G")
     assert fits["fits"] and fits["advice"] == []
