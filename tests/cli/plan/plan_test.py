@@ -136,6 +136,7 @@ class Run:
 
 
 ALGORITHMS = {"grpo": ("fp32", "grpo", []), "grpo in bf16": ("bf16", "grpo", []), "ppo": ("fp32", "ppo", []),
+              "ppo with checkpoints": ("fp32", "ppo", ["trainer.checkpoint.every=1"]),
               "ppo with a shared critic": ("fp32", "ppo", ["trainer.critic.backbone=shared", "trainer.critic.warmup_steps=0"])}
 
 
