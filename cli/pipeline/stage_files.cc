@@ -22,11 +22,6 @@ bool Exists(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
-absl::StatusOr<std::string> DigestOfFile(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
-  return Digest128(file->bytes());
-}
-
 // Where the command of a stage keeps its checkpoints: in the output directory of a supervised
 // command, in the run directory of rl. Empty: it keeps none.
 std::string CheckpointDirectory(const PipelineFile& pipeline, size_t index) {
@@ -44,7 +39,7 @@ std::string CheckpointDirectory(const PipelineFile& pipeline, size_t index) {
 
 absl::StatusOr<std::string> DigestOfPath(const std::string& path) {
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return DigestOfFile(path);
+  if (!fs::is_directory(path, ignored)) return DigestFile(path);
   if (!Exists(path + "/config.json")) return std::string();
   std::vector<std::string> names;
   for (const fs::directory_entry& entry : fs::directory_iterator(path, ignored)) {
@@ -58,7 +53,7 @@ absl::StatusOr<std::string> DigestOfPath(const std::string& path) {
   std::ranges::sort(names);
   std::string lines;
   for (const std::string& name : names) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string digest, DigestOfFile(path + "/" + name));
+    TANDEM_ASSIGN_OR_RETURN(const std::string digest, DigestFile(path + "/" + name));
     absl::StrAppend(&lines, name, ":", digest, "\n");
   }
   return Digest128(std::as_bytes(std::span(lines.data(), lines.size())));

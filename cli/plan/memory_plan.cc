@@ -77,7 +77,6 @@ class Trainer {
     }
     if (parts_ > 1) AddGathered();
     AddPasses();
-    if (shape_.saves_checkpoints && on_cpu_) AddCheckpoint();
     if (shape_.push_dtype.has_value() && on_cpu_) AddPush(*shape_.push_dtype);
     Add("experience batch", "128 bytes a token", shape_.batch_tokens * 128);
     if (!on_cpu_) Add("CUDA context and libraries", "estimate", rollout::cuda::kDriverBytes);
@@ -89,19 +88,12 @@ class Trainer {
     if (bytes > 0) memory_.parts.push_back({std::move(name), std::move(about), bytes});
   }
 
-  // What only a pass needs.
-  void AddOfPass(std::string name, std::string about, int64_t bytes) {
-    of_passes_ += bytes;
-    Add(std::move(name), std::move(about), bytes);
-  }
-
   // PlacedPolicy, AdamW and Policy::Impl::RefreshWeight. Moments are those of the rank's own slices,
   // also where parameters are not sharded.
   void AddModel(const std::string& name, const ModelSizes& sizes, bool has_head, bool trainable) {
     const std::string share = parts_ > 1 ? " / ranks" : "";
     Add(name + " masters", "4 N" + share, 4 * sizes.all / parts_);
     if (trainable) {
-      of_checkpoint_ += 4 * sizes.all / parts_ + 8 * sizes.all / shape_.ranks;
       Add(name + " gradients", "4 N" + share, 4 * sizes.all / parts_);
       Add(name + " moments", shape_.ranks > 1 ? "8 N / ranks" : "8 N",
           8 * sizes.all / shape_.ranks);
@@ -142,26 +134,20 @@ class Trainer {
                          4 * (2 + c.num_heads + (c.qk_norm ? c.num_heads + c.num_kv_heads : 0));
     const int64_t kept = shape_.checkpoint_activations ? t * (c.num_layers * input + rest)
                                                        : t * c.num_layers * (input + rest);
-    AddOfPass("activations",
-              shape_.checkpoint_activations ? "inputs of the layers and one layer, T tokens"
-                                            : "T tokens of L layers",
-              kept);
+    Add("activations",
+        shape_.checkpoint_activations ? "inputs of the layers and one layer, T tokens"
+                                      : "T tokens of L layers",
+        kept);
     if (on_cpu_) {
       const double share = shape_.dtype == ComputeDType::kBf16 ? kKeptShareBf16 : kKeptShare;
-      AddOfPass("kept by the allocator", "holes between activations: measured",
-                static_cast<int64_t>(share * static_cast<double>(kept)));
+      Add("kept by the allocator", "holes between activations: measured",
+          static_cast<int64_t>(share * static_cast<double>(kept)));
     }
     const int64_t one_layer =
         t * (4 * (4 * c.hidden_size + q) + width * (3 * c.intermediate_size + q + 2 * kv));
     const int64_t head = HeadBytes(rows);
-    AddOfPass("passes, beside the activations",
-              "logits and their gradient, or one layer's gradients", std::max(head, one_layer));
-  }
-
-  // LearnerState: what a checkpoint holds is copied before it is written, when no pass runs.
-  void AddCheckpoint() {
-    Add("checkpoint, beyond a pass", "copies of masters and moments, less what passes need",
-        std::max<int64_t>(0, of_checkpoint_ - of_passes_));
+    Add("passes, beside the activations", "logits and their gradient, or one layer's gradients",
+        std::max(head, one_layer));
   }
 
   // Logits, [R, V] or a chunk of them, and the gradient of the head's weight.
@@ -191,7 +177,6 @@ class Trainer {
   const ModelSizes sizes_;
   const bool on_cpu_;
   const int64_t parts_;
-  int64_t of_passes_ = 0, of_checkpoint_ = 0;
   ProcessMemory memory_;
 };
 

@@ -46,7 +46,6 @@ struct TrainerShape {
   Device device = Device::kCpu;
   bool fast_bf16 = true;  // the CPU has instructions for bf16 products (HasFastBf16)
   bool checkpoint_activations = false;
-  bool saves_checkpoints = false;
   int64_t row_tokens = 0;           // T
   int64_t row_targets = 0;          // R
   int64_t batch_tokens = 0;         // of all rows of a train step

@@ -88,7 +88,6 @@ absl::StatusOr<plan::RunShape> RlShape(const PlanFlags& flags) {
   trainer.dtype = options.learner.dtype;
   trainer.device = options.learner.device;
   trainer.checkpoint_activations = options.learner.checkpoint_activations;
-  trainer.saves_checkpoints = options.checkpoint.every > 0 || options.checkpoint.at_end;
   trainer.shard_parameters = options.ranks.shard_parameters;
   trainer.ranks = file->launch().num_ranks;
   run.servers = file->launch().num_servers;

@@ -249,11 +249,6 @@ absl::StatusOr<json> ReadManifest(const std::string& path) {
   return manifest;
 }
 
-absl::StatusOr<std::string> DigestFile(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
-  return Digest128(file->bytes());
-}
-
 }  // namespace
 
 absl::Status WriteCapture(const std::string& path, const Capture& capture) {

@@ -59,13 +59,17 @@ TANDEM_INLINE void RotateBody(float* head, const float* cosines, const float* si
   }
 }
 
+template <typename L>
+TANDEM_INLINE typename L::Float SwiGluVector(typename L::Float gate, typename L::Float up) {
+  return gate / (1.0f + ExpLanes<typename L::Int>(-gate)) * up;
+}
+
 template <int kWidth>
 TANDEM_INLINE void SwiGluBody(const float* gate, const float* up, int64_t n, float* out) {
   using L = Lanes<kWidth>;
   int64_t i = 0;
   for (; i + kWidth <= n; i += kWidth) {
-    const typename L::Float g = L::Load(gate + i);
-    L::Store(out + i, g / (1.0f + ExpLanes<typename L::Int>(-g)) * L::Load(up + i));
+    L::Store(out + i, SwiGluVector<L>(L::Load(gate + i), L::Load(up + i)));
   }
   if (i == n) return;
   typename L::Float g = {}, u = {};
@@ -73,7 +77,7 @@ TANDEM_INLINE void SwiGluBody(const float* gate, const float* up, int64_t n, flo
     g[j] = gate[i + j];
     u[j] = up[i + j];
   }
-  const typename L::Float result = g / (1.0f + ExpLanes<typename L::Int>(-g)) * u;
+  const typename L::Float result = SwiGluVector<L>(g, u);
   for (int64_t j = 0; j < n - i; ++j) out[i + j] = result[j];
 }
 

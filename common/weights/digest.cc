@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <memory>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "xxhash.h"
@@ -13,11 +18,36 @@ namespace tandem {
 static_assert(std::endian::native == std::endian::little,
               "token ids and tensors are hashed as they lie in memory");
 
-std::string Digest128(std::span<const std::byte> bytes) {
+namespace {
+
+std::string Canonical(XXH128_hash_t hash) {
   XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+  XXH128_canonicalFromHash(&canonical, hash);
   return absl::BytesToHexString(
       absl::string_view(reinterpret_cast<const char*>(canonical.digest), sizeof(canonical.digest)));
+}
+
+}  // namespace
+
+std::string Digest128(std::span<const std::byte> bytes) {
+  return Canonical(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+absl::StatusOr<std::string> DigestFile(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
+  if (file == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": open failed"));
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
+                                                                              &XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  std::vector<char> block(1 << 20);
+  while (const size_t count = std::fread(block.data(), 1, block.size(), file.get())) {
+    XXH3_128bits_update(state.get(), block.data(), count);
+  }
+  if (std::ferror(file.get())) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(path, ": read failed"));
+  }
+  return Canonical(XXH3_128bits_digest(state.get()));
 }
 
 DigestMap DigestTensors(std::span<const HostTensor> tensors) {

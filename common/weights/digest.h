@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "common/weights/host_tensor.h"
 
 namespace tandem {
@@ -59,6 +60,11 @@ std::string WordSumsDigest(std::span<const std::byte> bytes);
 
 // XXH3-128 of the bytes as 32 lower-case hex digits, in canonical (big-endian) form.
 std::string Digest128(std::span<const std::byte> bytes);
+
+// Digest128 of a file's bytes, which are read a MiB at a time: a mapped file would count to the memory
+// of a process whose checkpoints are larger than what it trains with.
+// Errors: that of the system where the file cannot be opened or read.
+absl::StatusOr<std::string> DigestFile(const std::string& path);
 
 // Tensor name -> digest.
 using DigestMap = std::map<std::string, std::string>;

@@ -11,8 +11,8 @@ from study_runs import run_file, score
 TASK, MODELS, BUDGET = "digits", 3, 0.15
 # A reward model that is right on most pairs and wrong where the policy goes.
 TRAINING = {"--batch": 16, "--lr": 2e-4, "--epochs": 12, "--warmup": 5}
-# Every step samples all problems, so that the proxy of one step compares with that of the next, and the rate is small and constant,
-# so that the policy goes away from the start step by step.
+# Every step samples all problems, so that the proxy of one step compares with that of the next. The rate is large and constant, so that
+# the policy goes far from the start.
 POLICY = {"prompts_per_step": 86, "completions_per_prompt": 4, "steps": 80, "optimizer.learning_rate": 5e-4, "optimizer.decay": "constant"}
 # Title, settings of trainer.*, and how many reward models, of seeds that follow one another.
 VARIANTS = {

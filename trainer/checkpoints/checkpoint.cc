@@ -30,9 +30,10 @@ constexpr const char* kModelFiles[] = {"config.json",         "generation_config
                                        "tokenizer.json",      "tokenizer_config.json",
                                        "chat_template.jinja", "special_tokens_map.json"};
 
-absl::StatusOr<json> DigestFile(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
-  return json{{"bytes", file->bytes().size()}, {"xxh3_128", Digest128(file->bytes())}};
+absl::StatusOr<json> SizeAndDigest(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string digest, DigestFile(path));
+  std::error_code ignored;  // it has just been read
+  return json{{"bytes", fs::file_size(path, ignored)}, {"xxh3_128", digest}};
 }
 
 // [group id, prompt, epoch, completions] of each.
@@ -125,7 +126,7 @@ absl::Status WriteFiles(const std::string& path, const Checkpoint& checkpoint,
   }
   json files = json::object();
   for (const std::string& name : names) {
-    TANDEM_ASSIGN_OR_RETURN(files[name], DigestFile(path + "/" + name));
+    TANDEM_ASSIGN_OR_RETURN(files[name], SizeAndDigest(path + "/" + name));
   }
   const json manifest = {{"schema", kSchema}, {"step", checkpoint.step}, {"files", files}};
   return WriteFileAtomically(path + "/" + kManifest, manifest.dump(1) + "\n");
@@ -176,7 +177,7 @@ absl::Status VerifyFiles(const std::string& path) {
     }
   }
   for (const auto& [name, want] : files.items()) {
-    TANDEM_ASSIGN_OR_RETURN(const json got, DigestFile(path + "/" + name));
+    TANDEM_ASSIGN_OR_RETURN(const json got, SizeAndDigest(path + "/" + name));
     if (got != want) {
       return DataLoss(path, "/", name, " is ", got.dump(), ", the manifest says ", want.dump());
     }

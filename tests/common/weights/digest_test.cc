@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "common/files/file_system.h"
+#include "tests/support/temp_dir.h"
+
 namespace tandem {
 namespace {
 
@@ -17,6 +20,18 @@ TEST(Digest, IsTheCanonicalXxh3Of128Bits) {
   EXPECT_EQ(Digest128({}), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(Digest128(Bytes("tandem")), "40f4a999f5b887cdbf9c97ebdc3d178d");
   EXPECT_EQ(Digest128(Bytes(std::string(1000, 'a'))), "b01da365eddaa29cb3e7af627147db7c");
+}
+
+TEST(Digest, OfAFileIsThatOfItsBytes) {
+  const testing::TempDir directory;
+  const std::string path = directory.path() + "/file";
+  const std::string text(2'500'000, 'a');  // two blocks and a half
+  ASSERT_TRUE(WriteFileAtomically(path, text).ok());
+  EXPECT_EQ(DigestFile(path).value(), Digest128(Bytes(text)));
+  ASSERT_TRUE(WriteFileAtomically(path, "").ok());
+  EXPECT_EQ(DigestFile(path).value(), "99aa06d3014798d86001c324468d497f");
+  EXPECT_EQ(DigestFile(path + ".none").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(DigestFile(directory.path()).ok());  // a directory
 }
 
 TEST(Digest, IsGivenPerTensorName) {
