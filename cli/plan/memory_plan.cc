@@ -16,9 +16,10 @@ constexpr int64_t kMaxKeptLogits = 100'000'000;
 constexpr int64_t kLogitRowsOnCpu = 256, kLogitRowsOnDevice = 1024;
 
 // What glibc keeps of freed activations and cannot use again for the next row's, as a share of
-// them: with KeepFreedMemory nothing goes back to the kernel. Measured with glibc 2.36 on rows of
-// 80 to 1000 tokens (docs/memory.md). In bf16 the casts, made anew after every update, fill a part
-// of it. A device's allocator has other holes, which are not planned.
+// them: with KeepFreedMemory it goes back to the kernel only between train steps. Measured with
+// glibc 2.36 on rows of 80 to 1000 tokens (docs/memory.md). On a CPU with bf16 instructions the
+// casts, made anew after every update, fill a part of it. A device's allocator has other holes,
+// which are not planned.
 constexpr double kKeptShare = 0.75, kKeptShareBf16 = 0.4;
 
 // Deltas of a push to bf16 servers take one part in so many of its tensors. To fp32 servers they may
@@ -76,8 +77,11 @@ class Trainer {
       AddModel("critic", SizesOf(trunk), /*has_head=*/false, /*trainable=*/true);
     }
     if (parts_ > 1) AddGathered();
-    AddPasses();
-    if (shape_.push_dtype.has_value() && on_cpu_) AddPush(*shape_.push_dtype);
+    if (shape_.push_dtype.has_value() && on_cpu_) {
+      AddPassesOrPush(*shape_.push_dtype);
+    } else {
+      AddPasses();
+    }
     Add("experience batch", "128 bytes a token", shape_.batch_tokens * 128);
     if (!on_cpu_) Add("CUDA context and libraries", "estimate", rollout::cuda::kDriverBytes);
     return std::move(memory_);
@@ -139,7 +143,8 @@ class Trainer {
                                       : "T tokens of L layers",
         kept);
     if (on_cpu_) {
-      const double share = shape_.dtype == ComputeDType::kBf16 ? kKeptShareBf16 : kKeptShare;
+      const bool casts = shape_.dtype == ComputeDType::kBf16 && shape_.fast_bf16;
+      const double share = casts ? kKeptShareBf16 : kKeptShare;
       Add("kept by the allocator", "holes between activations: measured",
           static_cast<int64_t>(share * static_cast<double>(kept)));
     }
@@ -163,14 +168,22 @@ class Trainer {
     return states + 8 * logits + 4 * sizes_.head;
   }
 
-  // WeightCaster: a copy of the masters and the cast of the version before, and the new cast, each
-  // of this rank's part; and the deltas of WeightPublisher.
-  void AddPush(DType dtype) {
-    Add("push: masters of the last version", "4 N", 4 * sizes_.all / parts_);
+  // WeightCaster keeps a copy of the masters and their cast, and WeightPublisher the deltas, each of
+  // this rank's part, until the next version's are made. Those are made when the passes are over:
+  // the larger of the two counts.
+  void AddPassesOrPush(DType dtype) {
     const int64_t cast = DTypeBytes(dtype) * sizes_.all / parts_;
-    Add("push: casts of two versions", "2 x the servers' bytes of N", 2 * cast);
-    Add("push: deltas", "what changed, at most the servers' bytes of N",
-        dtype == DType::kBF16 ? cast / kDeltaPartBf16 : cast);
+    const int64_t deltas = dtype == DType::kBF16 ? cast / kDeltaPartBf16 : cast;
+    Add("push: masters of the last version", "4 N", 4 * sizes_.all / parts_);
+    Add("push: cast of the last version", "the servers' bytes of N", cast);
+    Add("push: its deltas", "what changed, at most the servers' bytes of N", deltas);
+    const size_t held = memory_.parts.size();
+    const int64_t without = memory_.total();
+    AddPasses();
+    if (memory_.total() - without >= cast + deltas) return;
+    memory_.parts.resize(held);
+    Add("push: cast and deltas of the next version", "more than the passes before it need",
+        cast + deltas);
   }
 
   const TrainerShape& shape_;

@@ -120,10 +120,8 @@ absl::StatusOr<plan::RunShape> RlShape(const PlanFlags& flags) {
   const int64_t completions = options.completions_per_prompt * options.sampling.max_new_tokens;
   const int64_t group = flags.prompt_tokens + completions;
   trainer.batch_tokens = options.prompts_per_step * group;
-  // On the CPU a run of several minibatches peaks where one of them all does (docs/memory.md).
-  const int64_t parts = trainer.device == Device::kCpu ? 1 : step.num_minibatches;
-  SetRows(run, group, completions,
-          options.prompts_per_step / std::max<int64_t>(1, parts * trainer.ranks),
+  const int64_t parts = std::max<int64_t>(1, step.num_minibatches * trainer.ranks);
+  SetRows(run, group, completions, (options.prompts_per_step + parts - 1) / parts,
           step.microbatch_tokens);
   return run;
 }

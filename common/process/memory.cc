@@ -106,8 +106,14 @@ int64_t PeakMemoryBytes() {
 
 void KeepFreedMemory() {
 #ifdef __GLIBC__
-  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc accepts
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
+}
+
+void ReturnFreedMemory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
 #endif
 }
 

@@ -20,11 +20,20 @@ std::optional<int64_t> AvailableMemoryBytes(const std::string& root = "");
 // files that it touched. Thread-safe.
 int64_t PeakMemoryBytes();
 
-// From now on the whole process keeps memory that it frees, for later allocations. Does nothing
-// with C libraries other than glibc. For the main function of programs that train on the CPU: they
-// free the activations of a row and allocate them again for the next one. By default, glibc returns
-// such memory to the kernel, which clears it again; that costs 7 % of a forward and backward pass.
+// From now on the whole process keeps memory that it frees, for later allocations, but for arrays
+// of 32 MiB and more. Does nothing with C libraries other than glibc. For the main function of
+// programs that train on the CPU: they free the activations of a row and allocate them again for
+// the next one. By default, glibc returns such memory to the kernel, which clears it again; that
+// costs 7 % of a forward and backward pass. Large arrays (logits, the gradient of an embedding) go
+// back: small ones would be cut out of their place, and then they would need another.
 void KeepFreedMemory();
+
+// Returns what this process has freed to the kernel, where KeepFreedMemory has it kept. For what
+// stands between the phases of a train step: arrays of other sizes than those of the phase before
+// do not fit into the holes that it left, and without these calls the memory of a long run grows.
+// Takes a few milliseconds for each GiB, and the kernel clears the pages again when they are used.
+// Does nothing with C libraries other than glibc. Thread-safe.
+void ReturnFreedMemory();
 
 // The size of /dev/shm, through which NCCL moves data between the GPUs of a machine. Containers
 // have 64 MiB of it by default, and NCCL then fails with messages that do not name the cause.

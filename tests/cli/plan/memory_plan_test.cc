@@ -88,8 +88,25 @@ TEST(MemoryPlanTest, EachModelOfAnAlgorithmIsCountedOnce) {
   EXPECT_EQ(Bytes(memory, "critic gradients"), 4 * kAll);
   EXPECT_EQ(Bytes(memory, "critic moments"), 8 * kAll);
   EXPECT_EQ(Bytes(memory, "push: masters of the last version"), 4 * kAll);
-  EXPECT_EQ(Bytes(memory, "push: casts of two versions"), 2 * 2 * kAll);
-  EXPECT_EQ(Bytes(memory, "push: deltas"), 2 * kAll / 4);
+  EXPECT_EQ(Bytes(memory, "push: cast of the last version"), 2 * kAll);
+  EXPECT_EQ(Bytes(memory, "push: its deltas"), 2 * kAll / 4);
+}
+
+TEST(MemoryPlanTest, APushFollowsThePassesAndTheLargerOfThemCounts) {
+  TrainerShape shape = Shape();  // passes of 1824 + 1368 + 2496 bytes
+  const int64_t without = TrainerMemory(shape).total();
+  shape.push_dtype = DType::kBF16;  // a cast and a quarter of it: 1700 bytes
+  ProcessMemory memory = TrainerMemory(shape);
+  EXPECT_EQ(memory.total(), without + 4 * kAll + 2 * kAll + kAll / 2);
+  EXPECT_EQ(Bytes(memory, "push: cast and deltas of the next version"), 0);
+  shape.policy.num_layers = 10;  // activations, and weights, of ten layers
+  shape.row_tokens = shape.row_targets = 1;
+  memory = TrainerMemory(shape);
+  const int64_t all = kHead + 8 + 10 * (kLinear + 16);
+  EXPECT_EQ(Bytes(memory, "push: cast and deltas of the next version"), 2 * all + all / 2);
+  EXPECT_EQ(Bytes(memory, "activations"), 0);
+  shape.device = Device::kCuda;  // cast bucket by bucket there
+  EXPECT_EQ(Bytes(TrainerMemory(shape), "push: masters of the last version"), 0);
 }
 
 TEST(MemoryPlanTest, ComputingInBf16TakesACopyOfWhatProductsRead) {
