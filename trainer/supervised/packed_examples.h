@@ -24,7 +24,7 @@ struct TokenRange {
 
 struct PackedExample {
   int64_t example = 0;  // its number
-  TokenRange prompt;
+  TokenRange prompt;    // several examples of a row may share it
   std::vector<TokenRange> completions;
 };
 
@@ -39,7 +39,9 @@ struct ExamplePacking {
   bool prompt_is_target = false;     // log-probs of prompts are wanted, except of their first token
 };
 
-// Packs `examples` in order, a prompt once. `tokens_of` gives the tokens of an example.
+// Packs `examples` in order. A prompt that several examples of a row have (the completions of a
+// pair, labelled one by one) stands there once, unless log-probs of prompts are wanted: each example
+// has slopes of its own for them. `tokens_of` gives the tokens of an example.
 //   INVALID_ARGUMENT  an empty prompt or completion (with the number of the example)
 absl::StatusOr<PackedExamples> PackExamples(std::span<const int64_t> examples,
                                             const std::function<GroupTokens(int64_t)>& tokens_of,
