@@ -25,17 +25,17 @@ struct Row {
   int64_t num_tokens = 0;
 
   // The tokens that an example adds.
-  int64_t Added(const GroupTokens& tokens, bool may_share) const {
-    size_t count = may_share && group_of.contains(tokens.prompt) ? 0 : tokens.prompt.size();
+  int64_t Added(const GroupTokens& tokens) const {
+    size_t count = group_of.contains(tokens.prompt) ? 0 : tokens.prompt.size();
     for (const auto& completion : tokens.completions) count += completion.size();
     return static_cast<int64_t>(count);
   }
 
-  void Add(GroupTokens tokens, bool may_share) {
-    num_tokens += Added(tokens, may_share);
+  void Add(GroupTokens tokens) {
+    num_tokens += Added(tokens);
     counts.push_back(tokens.completions.size());
     const auto [found, is_first] = group_of.try_emplace(tokens.prompt, groups.size());
-    if (is_first || !may_share) {
+    if (is_first) {
       places.emplace_back(groups.size(), 0);
       groups.push_back(std::move(tokens));
       return;
@@ -84,12 +84,11 @@ absl::Status CheckExample(int64_t example, const GroupTokens& tokens) {
 absl::StatusOr<PackedExamples> PackExamples(std::span<const int64_t> examples,
                                             const std::function<GroupTokens(int64_t)>& tokens_of,
                                             const ExamplePacking& packing) {
-  const bool may_share = !packing.prompt_is_target;
   std::vector<GroupTokens> all;
   Row together;  // the batch as one row, for its size
   for (const int64_t example : examples) {
     TANDEM_RETURN_IF_ERROR(CheckExample(example, all.emplace_back(tokens_of(example))));
-    together.Add(all.back(), may_share);
+    together.Add(all.back());
   }
   const int64_t share = (together.num_tokens + packing.num_ranks - 1) / packing.num_ranks;
   const int64_t limit = std::min(packing.microbatch_tokens, std::max<int64_t>(share, 1));
@@ -97,8 +96,8 @@ absl::StatusOr<PackedExamples> PackExamples(std::span<const int64_t> examples,
   for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
     Row row;
     for (end = begin; end < all.size(); ++end) {
-      if (end > begin && row.num_tokens + row.Added(all[end], may_share) > limit) break;
-      row.Add(std::move(all[end]), may_share);
+      if (end > begin && row.num_tokens + row.Added(all[end]) > limit) break;
+      row.Add(std::move(all[end]));
     }
     Microbatch& micro = packed.batch.microbatches.emplace_back();
     TANDEM_ASSIGN_OR_RETURN(micro.row, PackRow(row.groups));

@@ -40,8 +40,7 @@ struct ExamplePacking {
 };
 
 // Packs `examples` in order. A prompt that several examples of a row have (the completions of a
-// pair, labelled one by one) stands there once, unless log-probs of prompts are wanted: each example
-// has slopes of its own for them. `tokens_of` gives the tokens of an example.
+// pair, labelled one by one) stands there once. `tokens_of` gives the tokens of an example.
 //   INVALID_ARGUMENT  an empty prompt or completion (with the number of the example)
 absl::StatusOr<PackedExamples> PackExamples(std::span<const int64_t> examples,
                                             const std::function<GroupTokens(int64_t)>& tokens_of,

@@ -35,7 +35,7 @@ struct ExampleScores {
 // start.
 struct ExampleSlopes {
   std::vector<std::span<float>> logprobs;
-  std::span<float> prompt_logprobs;
+  std::span<float> prompt_logprobs;  // added to: examples of one prompt may share it
   std::span<float> heads;
 };
 

@@ -68,10 +68,6 @@ TEST(PackExamples, ExamplesOfOnePromptShareItWithinARow) {
   EXPECT_EQ(places[2].completions, (std::vector<TokenRange>{{3, 5}, {5, 6}}));
   EXPECT_EQ(packed->batch.microbatches[1].row.token_ids, (std::vector<int32_t>{1, 2, 10}));
   EXPECT_EQ(packed->of_row[1][0].completions, (std::vector<TokenRange>{{2, 3}}));
-  // Slopes of a prompt's log-probs are an example's own.
-  const auto targets = PackExamples(FirstNumbers(4), tokens_of, {.prompt_is_target = true});
-  ASSERT_THAT(targets, IsOk());
-  EXPECT_EQ(targets->batch.microbatches[0].row.token_ids, ids);
 }
 
 TEST(PackExamples, RowsAreSmallerWhereThereAreMoreRanks) {

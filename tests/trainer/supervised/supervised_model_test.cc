@@ -124,12 +124,19 @@ size_t NumTokens(const std::vector<PreferencePair>& pairs) {
   return count;
 }
 
+// Examples 1, 2 and 8 have the prompt of the first, so that a row holds it once for several.
+template <typename Example>
+std::vector<Example> WithOnePromptOfFour(std::vector<Example> examples) {
+  for (const size_t i : {1, 2, 8}) examples[i].prompt = examples[0].prompt;
+  return examples;
+}
+
 TEST(SupervisedModel, OneTwoAndThreeRanksMakeTheSameUpdatesOfCompletions) {
   ExpectSameOnRanks([] { return std::make_unique<CompletionObjective>(ToyCompletions(9)); });
 }
 
 TEST(SupervisedModel, OneTwoAndThreeRanksMakeTheSameUpdatesOfPairs) {
-  const std::vector<PreferencePair> pairs = ToyPairs(9);
+  const std::vector<PreferencePair> pairs = WithOnePromptOfFour(ToyPairs(9));
   const std::vector<float> reference = SomeReference(NumTokens(pairs));
   for (const PreferenceLossOptions& options :
        {PreferenceLossOptions{.kind = PreferenceLossKind::kDpo, .rpo_alpha = 0.2},
@@ -140,7 +147,7 @@ TEST(SupervisedModel, OneTwoAndThreeRanksMakeTheSameUpdatesOfPairs) {
 }
 
 TEST(SupervisedModel, KtosReferencePointIsThatOfAllRanks) {
-  const std::vector<LabelledCompletion> rows = ToyCompletions(9);
+  const std::vector<LabelledCompletion> rows = WithOnePromptOfFour(ToyCompletions(9));
   size_t count = 0;
   const std::vector<int64_t> mismatched = MismatchedRows(9, 4);
   for (int64_t i = 0; i < 9; ++i) {
@@ -155,7 +162,7 @@ TEST(SupervisedModel, KtosReferencePointIsThatOfAllRanks) {
 }
 
 TEST(SupervisedModel, OneTwoAndThreeRanksMakeTheSameUpdatesOfARewardModel) {
-  const std::vector<PreferencePair> pairs = ToyPairs(9);
+  const std::vector<PreferencePair> pairs = WithOnePromptOfFour(ToyPairs(9));
   ExpectSameOnRanks(
       [&] {
         return std::make_unique<RewardObjective>(pairs, 2, BootstrapCounts(2, 9, 1),
@@ -192,7 +199,7 @@ TEST(SupervisedModel, AGradientIsThatOfTheLoss) {
 }
 
 TEST(SupervisedModel, LogprobsComeInTheOrderOfExamplesWhateverTheRows) {
-  const std::vector<PreferencePair> pairs = ToyPairs(9);
+  const std::vector<PreferencePair> pairs = WithOnePromptOfFour(ToyPairs(9));
   const auto tokens_of = [&](int64_t i) { return TokensOf(pairs[static_cast<size_t>(i)]); };
   SupervisedModelSetup setup = ToySetup();
   setup.trainable = false;

@@ -122,7 +122,9 @@ double PreferenceObjective::Loss(int64_t example, const ExampleScores& scores,
                 slopes->logprobs[0]);
     WriteSlopes(loss.rejected_slope[0] / num_pairs_, 0, shorter, options_.ld_alpha,
                 slopes->logprobs[1]);
-    if (reads_prompt()) std::ranges::fill(slopes->prompt_logprobs, static_cast<float>(more));
+    if (reads_prompt()) {
+      for (float& slope : slopes->prompt_logprobs) slope += static_cast<float>(more);
+    }
   }
   return loss.value[0] / num_pairs_;
 }
