@@ -105,8 +105,9 @@ def preferences(rows):
     for loss, group in groups.items():
         ours, theirs = ([row[side] for row in group if row.get(side)] for side in ("tandem", "trl"))
         body.append([loss] + [shown([x[key] for x in side]) if side else "-" for key in ("score", "accuracy") for side in (ours, theirs)]
-                    + [f"{sum(x['seconds'] for x in side) / len(side):.1f}" if side else "-" for side in (ours, theirs)])
-    head = ["loss", "score, Tandem", "score, TRL", "pair accuracy, Tandem", "pair accuracy, TRL", "seconds, Tandem", "seconds, TRL"]
+                    + [f"{sum(x[key] for x in side) / len(side):.1f}" if side else "-" for key in ("seconds", "loop_seconds") for side in (ours, theirs)])
+    head = ["loss", "score, Tandem", "score, TRL", "pair accuracy, Tandem", "pair accuracy, TRL", "seconds, Tandem", "seconds, TRL",
+            "updates alone, Tandem", "updates alone, TRL"]
     return table(head, body) + "\n"
 
 

@@ -60,11 +60,12 @@ def train_tandem(study, loss, seed, files, model, out):
     study.run(study.tandem, "train-preferences", "--loss", loss, "--model", model, "--data", data, "--out", out, "--batch", BATCH, "--lr",
               LEARNING_RATE, "--decay", "constant", "--warmup", 0, "--seed", seed, "--epochs", 2, "--threads", study.all_threads, *order)
     seconds = round(time.monotonic() - start, 1)
-    return {"seconds": seconds, **with_trl({"measure_only": True, "held_out": str(files[1]), "out": str(out), "threads": study.all_threads})}
+    loop = json.loads((pathlib.Path(out) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])["time_s"]
+    return {"seconds": seconds, "loop_seconds": round(loop, 1), **with_trl({"measure_only": True, "held_out": str(files[1]), "out": str(out), "threads": study.all_threads})}
 
 
 def train_trl(study, loss, seed, files, model, out):
-    """Its time is that of making the trainer and training, without imports."""
+    """Its time is that of making the trainer and training, without imports; of its loop, that of training alone."""
     return with_trl({"loss": loss, "seed": seed, "train": str(files[0]), "held_out": str(files[1]), "model": str(model), "out": str(out),
                "batch": BATCH, "learning_rate": LEARNING_RATE, "epochs": 2, "threads": study.all_threads})
 
