@@ -20,8 +20,8 @@ struct BeforeInOrder {
 struct Row {
   std::vector<GroupTokens> groups;
   std::map<std::span<const int32_t>, size_t, BeforeInOrder> group_of;  // by prompt
-  std::vector<std::pair<size_t, size_t>> places;    // [example] its group, and its first completion
-  std::vector<size_t> counts;                       // [example] its completions
+  std::vector<std::pair<size_t, size_t>> places;  // [example] its group, and its first completion
+  std::vector<size_t> counts;                     // [example] its completions
   int64_t num_tokens = 0;
 
   // The tokens that an example adds.

@@ -73,6 +73,8 @@ def test_two_ranks_make_the_updates_of_one(model, tmp_path, kind):
         for mine, theirs in zip(one, metrics(tmp_path / other), strict=True):
             assert mine.keys() == theirs.keys()
             for name, value in mine.items():
+                if kind == "kto" and mine["step"] == 1 and name == "rewards/accuracies":
+                    continue  # the policy is the reference policy still: rewards and z0 are 0 but for rounding, which decides what is larger
                 assert theirs[name] == pytest.approx(value, rel=2e-4, abs=2e-5), (other, mine["step"], name)
     assert one[-1]["loss"] < one[0]["loss"]
 
