@@ -103,9 +103,15 @@ std::vector<int64_t> AllOf(int64_t count) {
   return numbers;
 }
 
-int64_t NumTokens(const ExperienceBatch& batch) {
+// Those of the examples, however many of them share a prompt in a row.
+int64_t NumTokens(const PackedExamples& packed) {
   int64_t count = 0;
-  for (const Microbatch& micro : batch.microbatches) count += micro.row.num_tokens();
+  for (const std::vector<PackedExample>& examples : packed.of_row) {
+    for (const PackedExample& example : examples) {
+      count += example.prompt.size();
+      for (const TokenRange& completion : example.completions) count += completion.size();
+    }
+  }
   return count;
 }
 
@@ -246,7 +252,7 @@ absl::StatusOr<SupervisedReport> SupervisedModel::Impl::Batch(SupervisedObjectiv
   for (size_t i = 0; i < metrics.size(); ++i) {
     report.metrics.push_back(MetricSum{sums[1 + 2 * i], sums[2 + 2 * i]}.mean());
   }
-  report.num_tokens = NumTokens(packed.batch);
+  report.num_tokens = NumTokens(packed);
   return report;
 }
 

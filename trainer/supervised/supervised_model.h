@@ -48,7 +48,7 @@ struct SupervisedModelSetup {
 struct SupervisedReport {
   double loss = 0;
   std::vector<double> metrics;  // parallel to SupervisedObjective::MetricNames
-  int64_t num_tokens = 0;       // of the rows
+  int64_t num_tokens = 0;       // of the examples, each with its prompt once
   // Of an update:
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;

@@ -28,7 +28,7 @@ struct SupervisedProgress {
   int64_t done = 0, total = 0;  // updates
   int64_t done_here = 0;        // by this process
   double seconds = 0;           // since this process began to train
-  int64_t num_tokens = 0;       // of the rows since then
+  int64_t num_tokens = 0;       // of the examples since then
   SupervisedReport report;      // of the last update
 };
 

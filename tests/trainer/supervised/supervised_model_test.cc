@@ -91,6 +91,7 @@ void ExpectSameNumbers(const Outcome& a, const Outcome& b, const std::string& wh
   ASSERT_EQ(a.reports.size(), b.reports.size()) << where;
   for (size_t i = 0; i < a.reports.size(); ++i) {
     EXPECT_NEAR(a.reports[i].loss, b.reports[i].loss, 2e-6) << where << ", update " << i;
+    EXPECT_EQ(a.reports[i].num_tokens, b.reports[i].num_tokens) << where << ", update " << i;
     EXPECT_NEAR(a.reports[i].grad_norm, b.reports[i].grad_norm, 2e-5 * a.reports[i].grad_norm)
         << where << ", update " << i;
     for (size_t m = 0; m < a.reports[i].metrics.size(); ++m) {
