@@ -46,6 +46,11 @@ target_link_options(torch::cuda INTERFACE
   # The dependencies of torch_cuda are found by its own run path when it is loaded.
   -Wl,--allow-shlib-undefined -Wl,-rpath-link,${TORCH_ROOT}/lib)
 
+# libcurl asks for symbols of libzstd. With --allow-shlib-undefined the linker does not look into what shared
+# libraries need, and would take the hidden copy in the tokenizer crate, which is an error: libzstd comes first.
+find_library(TANDEM_ZSTD NAMES zstd libzstd.so.1 REQUIRED)
+add_link_options(-Wl,--no-as-needed ${TANDEM_ZSTD} -Wl,--as-needed)
+
 # --expt-relaxed-constexpr: a kernel may call the CPU's constexpr functions.
 set(TANDEM_NVCC_FLAGS -std=c++20 -O3 --expt-relaxed-constexpr -Xcompiler=-fPIC,-Wall,-Wextra,-Wno-unused-parameter
     -Werror=all-warnings -lineinfo -I${PROJECT_SOURCE_DIR} -ccbin ${CMAKE_CXX_COMPILER})
