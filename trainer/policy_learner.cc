@@ -90,7 +90,11 @@ class PolicyLearner : public Learner {
 
   absl::StatusOr<LearnerReport> Train(const std::vector<ScoredGroup>& groups,
                                       WeightVersion version) override {
-    device_ == Device::kCuda ? ResetPeakCudaMemory() : ReturnFreedMemory();
+    if (device_ == Device::kCuda) {
+      ResetPeakCudaMemory();
+    } else {
+      ReturnFreedMemory();
+    }
     TANDEM_ASSIGN_OR_RETURN(StepReport report, step_->Run(groups, version));
     if (device_ == Device::kCuda) report.memory.device = PeakCudaMemory();
     if (!std::exchange(said_memory_, true)) SayMemory(report);
@@ -124,7 +128,7 @@ class PolicyLearner : public Learner {
   // Weights that were never updated are cast as a server casts them when it loads the directory:
   // then it has them already, and the first push is not made.
   absl::StatusOr<CastWeights> Cast(DType dtype) override {
-    if (device_ != Device::kCuda) ReturnFreedMemory();  // the activations'
+    if (device_ != Device::kCuda) ReturnFreedMemory();  // what the passes held
     CastWeights cast = {.rounding =
                             step_->num_updates() == 0 ? Rounding::kNearest : cast_.rounding};
     TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> held, step_->HeldMasters());

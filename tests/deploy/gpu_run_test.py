@@ -17,6 +17,12 @@ echo Fake-Device-9000
 """
 
 
+# A stand-in for a program; as a test of GoogleTest, it has two suites.
+PROGRAM = """#!/bin/bash
+[[ $1 != --gtest_list_tests ]] || { printf 'First/0.  # TypeParam = float\\n  A\\n  B\\nSecond.\\n  C\\n'; exit; }
+"""
+
+
 def plan():
     out = subprocess.run(["bash", SCRIPT, "plan"], capture_output=True, text=True, check=True).stdout
     return [(name, int(seconds)) for name, seconds in re.findall(r"\| (.*?) \| at most (\d+) s \|", out)]
@@ -26,7 +32,7 @@ def test_the_quick_pass_fits_into_eight_minutes_with_unpacking():
     steps = plan()
     assert sum(seconds for _, seconds in steps) + 30 <= 480
     names = [name for name, _ in steps]
-    for wanted in ("kernels agree with the CPU", "ten GRPO steps", "the exact null", "decode benchmark", "push benchmark"):
+    for wanted in ("kernels, engine and trainer agree with the CPU", "NCCL", "ten GRPO steps", "the exact null", "decode benchmark", "push benchmark"):
         assert any(name.startswith(wanted) for name in names), wanted
 
 
@@ -39,14 +45,14 @@ def bundle(folder, programs):
              for name in re.search(rf"^{names}=\((.*?)\)", SCRIPT.read_text(), re.M | re.S)[1].split()]
     for name in [*tests, "collective_worker", "tandem", "rollout_server", "trainer"]:
         program = stage / "bin" / name
-        program.write_text(programs.get(name, f"#!/bin/bash\necho {name} ran: $*\n"))
+        program.write_text(programs.get(name, f"{PROGRAM}echo {name} ran: $*\n"))
         program.chmod(0o755)
     (stage / "deploy/gpu/run.sh").write_text(SCRIPT.read_text())
     (stage / "COMMIT").write_text("abc\n")
     (stage / "SOURCE_DIR").write_text(f"{REPOSITORY}\n")
     parts = folder / "parts"
     parts.mkdir()
-    with tarfile.open(parts / "tandem-gpu.part-aa", "w:gz") as tar:
+    with tarfile.open(parts / "tandem-gpu.part-aa", "w:xz") as tar:
         tar.add(stage, ".")
     (parts / "run.sh").write_text(SCRIPT.read_text())
     subprocess.run("sha256sum tandem-gpu.part-* >SHA256SUMS", shell=True, check=True, cwd=parts)
@@ -70,34 +76,34 @@ def run_quick(folder, programs=None):
 def test_the_quick_pass_leaves_one_page_with_every_step_and_what_it_printed(tmp_path):
     ran, files, results = run_quick(tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert len(files) == 1 and files[0].endswith("-fake-device-9000.md"), files
-    page = (results / files[0]).read_text()
+    assert [re.sub("^[0-9-]*", "", file) for file in files] == ["fake-device-9000.log", "fake-device-9000.md", "suites"]
+    page = (results / files[1]).read_text()
     for name, _ in plan():
         assert f"| {name} | passed |" in page, page
     assert "tandem ran: bench train --device cuda --model models/0.5b" in page
     assert "tandem ran: bench push --device cuda" in page
-    assert "3 programs, failed: none" in page
+    assert "engine_gpu_tests First/0: passed" in page and "engine_gpu_tests Second: passed" in page
 
 
-def test_a_kernel_that_fails_is_named_on_the_page_and_the_pass_goes_on(tmp_path):
-    ran, files, results = run_quick(tmp_path, {"common_kernel_gpu_tests": "#!/bin/bash\necho row 3 is off\nexit 1\n"})
+def test_a_suite_that_fails_is_named_on_the_page_and_the_pass_goes_on(tmp_path):
+    ran, files, results = run_quick(tmp_path, {
+        "common_kernel_gpu_tests": PROGRAM + "[[ $* != *Second* ]] || { echo row 3 is off; exit 1; }\n"})
     assert ran.returncode == 1
-    page = (results / files[0]).read_text()
-    assert "| kernels agree with the CPU | FAILED (1) |" in page
-    assert "failed: common_kernel_gpu_tests" in page and "row 3 is off" in page
+    page = (results / files[1]).read_text()
+    assert "| kernels, engine and trainer agree with the CPU | FAILED (1) |" in page
+    assert "common_kernel_gpu_tests Second: FAILED (1)" in page and "row 3 is off" in page
+    assert "common_kernel_gpu_tests First/0: passed" in page and "engine_gpu_tests Second: passed" in page
     assert "| push benchmark | passed |" in page
 
 
 def test_a_pass_without_time_says_so(tmp_path):
-    script = SCRIPT.read_text()
     parts = bundle(tmp_path, {})
-    (parts / "run.sh").write_text(script.replace("QUICK_SECONDS=480", "QUICK_SECONDS=0"))
     python = tmp_path / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)
     subprocess.run(["bash", parts / "run.sh", "on-target", tmp_path / "target"], capture_output=True, check=True,
-                   env={**os.environ, "QUICK": "1", "PYTHON": str(python)})
-    page = next((tmp_path / "target/results").iterdir()).read_text()
+                   env={**os.environ, "QUICK": "1", "QUICK_SECONDS": "0", "PYTHON": str(python)})
+    page = next((tmp_path / "target/results").glob("*.md")).read_text()
     assert page.count("not run: no time is left") == len(plan())
 
 
