@@ -51,8 +51,10 @@ target_link_options(torch::cuda INTERFACE
 find_library(TANDEM_ZSTD NAMES zstd libzstd.so.1 REQUIRED)
 add_link_options(-Wl,--no-as-needed ${TANDEM_ZSTD} -Wl,--as-needed)
 
-# --expt-relaxed-constexpr: a kernel may call the CPU's constexpr functions.
-set(TANDEM_NVCC_FLAGS -std=c++20 -O3 --expt-relaxed-constexpr -Xcompiler=-fPIC,-Wall,-Wextra,-Wno-unused-parameter
+# --expt-relaxed-constexpr: a kernel may call the CPU's constexpr functions. -fmad=false: the compiler may not fuse a
+# product and a sum, because it chooses differently in two kernels that have the same source line (seen in the rotary
+# embedding of engine and trainer, which then differed in the last bit). Kernels say fmaf where they want it.
+set(TANDEM_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xcompiler=-fPIC,-Wall,-Wextra,-Wno-unused-parameter
     -Werror=all-warnings -lineinfo -I${PROJECT_SOURCE_DIR} -ccbin ${CMAKE_CXX_COMPILER})
 foreach(architecture IN LISTS TANDEM_CUDA_ARCHITECTURES)
   list(APPEND TANDEM_NVCC_FLAGS -gencode arch=compute_${architecture},code=sm_${architecture})

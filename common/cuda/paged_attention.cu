@@ -88,7 +88,7 @@ struct Chunk {
         for (int h = 0; h < kHeads; ++h) {
           float dot = 0;
 #pragma unroll
-          for (int i = 0; i < 8; ++i) dot += query[h].x[i] * key.x[i];
+          for (int i = 0; i < 8; ++i) dot = fmaf(query[h].x[i], key.x[i], dot);
 #pragma unroll
           for (int step = kLanes / 2; step > 0; step /= 2) {
             dot += __shfl_xor_sync(kAllLanes, dot, step);
@@ -143,7 +143,7 @@ struct Chunk {
         for (int h = 0; h < kHeads; ++h) {
           const float weight = token < count && h < heads ? shared.scores[h][token] : 0.0f;
 #pragma unroll
-          for (int i = 0; i < 8; ++i) sum[h].x[i] += weight * value.x[i];
+          for (int i = 0; i < 8; ++i) sum[h].x[i] = fmaf(weight, value.x[i], sum[h].x[i]);
         }
       }
     }

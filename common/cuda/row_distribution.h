@@ -8,8 +8,8 @@
 // depend on how many thread blocks share a row.
 //
 // Every kernel compiles this code separately, and the compiler might fuse a product into a sum in
-// one kernel and not in another. Sums that must agree therefore use intrinsics that are never fused
-// (__fmul_rn, __dadd_rn and so on).
+// one kernel and not in another. The build forbids that (cmake/cuda.cmake); sums that must agree
+// also use intrinsics that are never fused (__fmul_rn, __dadd_rn and so on).
 #pragma once
 
 #include "common/cuda/device.h"

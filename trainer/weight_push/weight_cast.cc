@@ -71,9 +71,9 @@ const float* Floats(const HostTensor& tensor) {
   return reinterpret_cast<const float*>(tensor.bytes.data());
 }
 
-// Casts one and, when there is one before it, compares.
+// Casts one and, when there is one before it, compares. Then `last_master` is this one.
 CastSums CastPart(const TensorPart& part, Rounding rounding, const HostTensor& result,
-                  const float* last_master, const HostTensor* last_cast) {
+                  float* last_master, const HostTensor* last_cast) {
   const HostTensor& master = part.values;
   const int64_t count = master.spec.num_elements();
   const uint64_t name_hash = DitherNameHash(master.spec.name);
@@ -91,11 +91,13 @@ CastSums CastPart(const TensorPart& part, Rounding rounding, const HostTensor& r
         CastBlock(from, name_hash, part.first + first, size, rounding,
                   reinterpret_cast<uint16_t*>(out) + first);
       }
-      if (last_cast == nullptr) continue;
-      WidenBlock(out, result.spec.dtype, first, size, now.data());
-      WidenBlock(last_cast->bytes.data(), last_cast->spec.dtype, first, size, before.data());
-      Compare(from, last_master + first, now.data(), before.data(), size,
-              sums[static_cast<size_t>(b)]);
+      if (last_cast != nullptr) {
+        WidenBlock(out, result.spec.dtype, first, size, now.data());
+        WidenBlock(last_cast->bytes.data(), last_cast->spec.dtype, first, size, before.data());
+        Compare(from, last_master + first, now.data(), before.data(), size,
+                sums[static_cast<size_t>(b)]);
+      }
+      std::memcpy(last_master + first, from, static_cast<size_t>(size) * 4);
     }
   });
   CastSums total;
@@ -158,11 +160,10 @@ absl::StatusOr<CastParts> WeightCaster::Cast(std::span<const TensorPart> masters
   for (size_t i = 0; i < masters.size(); ++i) {
     const HostTensor& master = masters[i].values;
     const HostTensor tensor = NewTensor(master.spec, dtype);
+    last_masters_[i].resize(static_cast<size_t>(master.spec.num_elements()));
     const CastSums sums = CastPart(masters[i], rounding, tensor, last_masters_[i].data(),
                                    first ? nullptr : &last_cast_[i]);
     Add(sums, result.sums);
-    const float* floats = Floats(master);
-    last_masters_[i].assign(floats, floats + master.spec.num_elements());
     result.tensors.push_back(tensor);
   }
   last_cast_ = result.tensors;

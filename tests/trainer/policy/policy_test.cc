@@ -151,8 +151,9 @@ void ExpectGradientsOf(Policy& policy, const std::function<double()>& value) {
       master.copy_(saved + step * direction);
       return value();
     };
-    // Five points: the second derivative of a whole model is too large for two.
-    constexpr double kStep = 1e-3;
+    // Five points: the second derivative of a whole model is too large for two. With a smaller step
+    // the rounding of fp32 shows on a device.
+    constexpr double kStep = 2e-3;
     const double expected =
         (8 * (at_step(kStep) - at_step(-kStep)) - (at_step(2 * kStep) - at_step(-2 * kStep))) /
         (12 * kStep);
