@@ -27,11 +27,12 @@ TESTS=("${KERNEL_TESTS[@]}" "${ENGINE_TESTS[@]}" collective_worker)
 QUICK_PLAN=(
   "10|every library is found|libraries_are_found"
   "10|programs start|bin/tandem version"
-  "110|kernels, engine and trainer agree with the CPU|tests_beside_a_model"
-  "40|NCCL with one rank|collectives"
-  "60|the exact null: delta is 0.0 for every token|exact_null"
-  "80|ten GRPO steps|quick_train"
-  "60|decode benchmark|quick_decode"
+  "60|kernels, engine and trainer agree with the CPU|tests_beside_a_model"
+  "25|NCCL with one rank|collectives"
+  "45|the exact null: delta is 0.0 for every token|exact_null"
+  "60|ten GRPO steps|quick_train"
+  "120|supervised trainers, PPO with a critic|algorithms"
+  "40|decode benchmark|quick_decode"
   "40|push benchmark|quick_push"
 )
 PROGRAMS=(tandem rollout_server trainer)
@@ -176,6 +177,11 @@ quick_train() {
   bin/tandem bench train --device cuda --model models/0.5b --dtype bf16 --steps 10 --out runs/quick --prompts 8 \
     --group-size 8 --prompt-tokens 128 --max-new-tokens 64
 }
+algorithms() {  # their losses beside those on the CPU
+  [[ -f models/tiny/model.safetensors ]] ||
+    "$PYTHON" deploy/gpu/random_model.py tiny models/tiny --tokenizer tests/testdata/qwen2-tokenizer
+  "$PYTHON" deploy/gpu/algorithms.py bin models/tiny runs/algorithms
+}
 quick_decode() {
   bin/tandem bench rollout --device cuda --model models/0.5b --cases decode-1,decode-64,decode-256 \
     --prompt-tokens 128 --max-new-tokens 64 --repeats 1
@@ -301,11 +307,14 @@ on_target() {  # on_target DIR
     echo "| what | outcome | took |"
     echo "|---|---|---|"
   } >"$PAGE"
-  step "every library is found" libraries_are_found
-  step "programs start" bin/tandem version
   if [[ -n ${QUICK:-} && $device != none ]]; then
     quick
-  elif [[ $device == none ]]; then
+    finish
+    return
+  fi
+  step "every library is found" libraries_are_found
+  step "programs start" bin/tandem version
+  if [[ $device == none ]]; then
     step "the quick pass fits" plan
     step "without a device the engine says so" refused_without_device "this machine has no CUDA device" \
       bin/tandem bench rollout --device cuda --model "$(tiny_model)" --cases decode-1
@@ -321,15 +330,20 @@ on_target() {  # on_target DIR
     bench_model 0.5b decode-1,decode-64,prefill-8 --numerics fast,invariant
     train_model 0.5b
     step "the exact null: delta is 0.0 for every token" exact_null
+    step "supervised trainers, PPO with a critic" algorithms
     step "do rows of cuBLAS keep their bits" cublas_rows --shapes 0.5b
     bench_model 1.5b decode-1,decode-64,decode-256,prefill-8 --peer transformers
     bench_model 7b decode-1,decode-64,prefill-8 --peer transformers
     bench_model 7b decode-1,decode-64 --numerics fast,invariant
     step "do rows of cuBLAS keep their bits, larger" cublas_rows --shapes 1.5b,7b
   fi
+  finish
+}
+
+finish() {
   cat "$DETAILS" >>"$PAGE"
   rm -f "$DETAILS"
-  say "results: $dir/$PAGE"
+  say "results: $PWD/$PAGE"
   cat "$PAGE"
   [[ $FAILURES -eq 0 ]]
 }

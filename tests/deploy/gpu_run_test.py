@@ -32,7 +32,7 @@ def test_the_quick_pass_fits_into_eight_minutes_with_unpacking():
     steps = plan()
     assert sum(seconds for _, seconds in steps) + 30 <= 480
     names = [name for name, _ in steps]
-    for wanted in ("kernels, engine and trainer agree with the CPU", "NCCL", "ten GRPO steps", "the exact null", "decode benchmark", "push benchmark"):
+    for wanted in ("kernels, engine and trainer agree with the CPU", "NCCL", "ten GRPO steps", "supervised trainers", "the exact null", "decode benchmark", "push benchmark"):
         assert any(name.startswith(wanted) for name in names), wanted
 
 
