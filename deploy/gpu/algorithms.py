@@ -7,6 +7,7 @@ Prints a table: the largest difference of a loss between the two, relative to th
 Exit code 1: a command failed, a number is not finite, or losses differ by more than 1e-3 of their size.
 """
 import argparse
+import concurrent.futures
 import json
 import math
 import pathlib
@@ -81,12 +82,22 @@ def compare(args, name, words):
     for place, device in (("here", "cpu"), ("there", args.device)):
         out = args.out / f"{name.replace(' ', '_')}-{place}"
         words_of = [args.bin / "tandem", words[0], "--model", args.model, *words[1:], "--out", out, "--batch", 16,
-                    "--max-updates", UPDATES, "--epochs", 4, "--warmup", 1, "--lr", "1e-3", "--device", device]
+                    "--max-updates", UPDATES, "--epochs", 4, "--warmup", 1, "--lr", "1e-3", "--threads", 2, "--device", device]
         words_of = [args.out / word if str(word).endswith(".jsonl") else word for word in words_of]
         if not run(words_of, args.out / f"{out.name}.log"):
             return None
         losses.append(numbers(out / "metrics.jsonl", "loss"))
     return losses
+
+
+def run_ppo(args):
+    """Some metrics of each step, none if the run failed."""
+    out = args.out.resolve()
+    (out / "ppo.yaml").write_text(PPO.format(device=args.device, model=args.model.resolve(), out=out))
+    if not run([args.bin / "tandem", "run", out / "ppo.yaml"], out / "ppo.log"):
+        return {}
+    keys = ("critic/loss", "critic/explained_variance", "drift/k3", "loss/ratio_mean", "time/update")
+    return {key: numbers(out / "ppo" / "run" / "metrics.jsonl", key) for key in keys}
 
 
 def main():
@@ -98,27 +109,24 @@ def main():
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     write_data(args.out)
-    failed = False
     print("| what | first and last loss, CPU | largest relative difference |\n|---|---|---|")
-    for name, words in COMMANDS.items():
-        losses = compare(args, name, words)
-        if losses is None:
-            failed = True
-            continue
-        on_cpu, there = losses
-        worst = max(abs(a - b) / abs(a) for a, b in zip(on_cpu, there, strict=True))
-        failed |= not (len(on_cpu) == UPDATES and worst <= 1e-3)
-        print(f"| {name} | {on_cpu[0]:.6f}, {on_cpu[-1]:.6f} | {worst:.1e} |", flush=True)
-    (args.out / "ppo.yaml").write_text(PPO.format(device=args.device, model=args.model.resolve(), out=args.out.resolve()))
-    if run([args.bin / "tandem", "run", args.out / "ppo.yaml"], args.out / "ppo.log"):
-        metrics = args.out / "ppo" / "run" / "metrics.jsonl"
-        shown = {key: numbers(metrics, key) for key in ("critic/loss", "drift/k3", "loss/ratio_mean", "time/update")}
-        failed |= not all(len(values) and all(map(math.isfinite, values)) for values in shown.values())
-        print(f"\nPPO with a critic, both engines on {args.device}:")
-        for key, values in shown.items():
-            print(f"* {key}: " + ", ".join(f"{value:.4g}" for value in values))
-    else:
-        failed = True
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:  # each has few threads
+        ppo = pool.submit(run_ppo, args)
+        failed = False
+        for name, losses in zip(COMMANDS, pool.map(lambda item: compare(args, *item), COMMANDS.items())):
+            if losses is None:
+                failed = True
+                continue
+            on_cpu, there = losses
+            worst = max(abs(a - b) / abs(a) for a, b in zip(on_cpu, there, strict=True))
+            failed |= not (len(on_cpu) == UPDATES and worst <= 1e-3)
+            print(f"| {name} | {on_cpu[0]:.6f}, {on_cpu[-1]:.6f} | {worst:.1e} |", flush=True)
+    print(f"\nPPO with a critic, both engines on {args.device}:")
+    shown = ppo.result()
+    failed |= not shown
+    for key, values in shown.items():
+        failed |= not (values and all(map(math.isfinite, values)))
+        print(f"* {key}: " + ", ".join(f"{value:.4g}" for value in values))
     sys.exit(failed)
 
 
