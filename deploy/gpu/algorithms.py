@@ -39,7 +39,7 @@ trainer:
   completions_per_prompt: 4
   sampling: {{temperature: 1, max_new_tokens: 16}}
   data: {{train: {out}/questions.jsonl}}
-  reward: {{weights: {{number_answer: 1}}}}
+  reward: {{format: "(?s).*[a-m]{{3}}.*", weights: {{format: 1}}}}  # random text has it sometimes
   critic: {{warmup_steps: 1, optimizer: {{learning_rate: 1e-5}}}}
   optimizer: {{learning_rate: 1e-6}}
   eval: {{every: 0}}
@@ -96,7 +96,7 @@ def run_ppo(args):
     (out / "ppo.yaml").write_text(PPO.format(device=args.device, model=args.model.resolve(), out=out))
     if not run([args.bin / "tandem", "run", out / "ppo.yaml"], out / "ppo.log"):
         return {}
-    keys = ("critic/loss", "critic/explained_variance", "drift/k3", "loss/ratio_mean", "time/update")
+    keys = ("reward/mean", "critic/loss", "critic/value_mean", "drift/k3", "loss/ratio_mean", "time/update")
     return {key: numbers(out / "ppo" / "run" / "metrics.jsonl", key) for key in keys}
 
 
