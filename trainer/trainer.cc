@@ -140,7 +140,11 @@ absl::Status Trainer::Step() {
         {{"group_id", absl::StrCat(dropped.group_id)}, {"reason", JsonText(dropped.reason)}}));
   }
   if (step.groups.empty() && !step.OnlyEqualRewards()) {
-    return SkipStep("no group is left to train on", step);
+    const auto says = [](const DroppedGroup& group) { return !group.message.empty(); };
+    const auto why = std::ranges::find_if(step.dropped, says);
+    return SkipStep(absl::StrCat("no group is left to train on",
+                                 why == step.dropped.end() ? "" : ": " + why->message),
+                    step);
   }
   MetricsLine line(state_.version.Next().value, log_->directory().ElapsedSeconds());
   TANDEM_RETURN_IF_ERROR(drift_->MeasureProbe(state_.version, step, &line));
@@ -180,12 +184,23 @@ absl::Status Trainer::SkipStep(const std::string& reason, const StepExperience& 
   TANDEM_RETURN_IF_ERROR(log_->EventOfStep(
       "step_skipped", reason,
       {{"group_ids", absl::StrCat("[", absl::StrJoin(step.groups, ",", id), "]")}}));
-  if (++state_.skipped_in_row <= options_.max_skipped_steps) return absl::OkStatus();
+  if (++state_.skipped_in_row <= options_.max_skipped_steps) {
+    WaitForRewardService();
+    return absl::OkStatus();
+  }
   return WithExitCode(Internal(state_.skipped_in_row,
                                " train steps in a row made no weights "
                                "(trainer.max_skipped_steps): ",
                                reason),
                       ExitCode::kTooManySkipped);
+}
+
+// While a reward service is not asked, another step would be lost as this one was.
+void Trainer::WaitForRewardService() {
+  constexpr std::chrono::milliseconds kWait(100);
+  while (!Stopping() && MonotonicSeconds() < rewards_->unanswered_until()) {
+    if (context_.stop->WaitFor(kWait)) return;
+  }
 }
 
 absl::Status Trainer::RecordStep(const StepExperience& step, double step_seconds,

@@ -100,6 +100,7 @@ class Trainer {
   absl::Status SkipStep(const std::string& reason, const StepExperience& step);
   absl::Status Capture(const StepExperience& step, MetricsLine* line);
   absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
+  void WaitForRewardService();
   absl::Status RecordGroups(const StepExperience& step, const std::string& skip_reason);
   absl::Status RaiseAlerts(const MetricsLine& line);
   // roll_back.cc

@@ -67,6 +67,14 @@ absl::Status CheckAdvantage(const TrainerOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(options.group_size, options.completions_per_prompt));
   TANDEM_RETURN_IF_ERROR(CheckOptions(
       options.advantage, SmallestGroup(options.group_size, options.completions_per_prompt)));
+  const bool needs_correct = options.advantage.kind == AdvantageKind::kPassAtK ||
+                             options.advantage.kind == AdvantageKind::kCorrectOnly;
+  if (needs_correct && !options.reward.weights.empty() && Judges(options.reward).empty()) {
+    return InvalidArgument(
+        "advantage.kind pass_at_k and correct_only need to know what is correct, and no component "
+        "of reward.weights or reward.gold says it: add one such as number_answer, gsm8k, regex, "
+        "subprocess, http or judge");
+  }
   const PolicyLossOptions& loss = options.learner.step.loss;
   if (MakesPairs(options.advantage.kind) != ReadsPairs(loss)) {
     return InvalidArgument(

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "common/model/numerics.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/tls_directory.h"
@@ -22,7 +23,12 @@ CLI::Option* AddPositive(CLI::App* sub, const char* name, Number& field, const c
 }
 template <typename Number>
 CLI::Option* AddNonNegative(CLI::App* sub, const char* name, Number& field, const char* help) {
-  return sub->add_option(name, field, help)->check(CLI::NonNegativeNumber)->capture_default_str();
+  const auto check = [](const std::string& text) {  // CLI's own names a range of 300 digits
+    return text.starts_with('-') ? absl::StrCat("is ", text, ", want 0 or more") : std::string();
+  };
+  return sub->add_option(name, field, help)
+      ->check(CLI::Validator(check, "NONNEGATIVE"))
+      ->capture_default_str();
 }
 template <typename Number>
 CLI::Option* AddShare(CLI::App* sub, const char* name, Number& field, const char* help) {

@@ -178,10 +178,11 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
     return result;
   }
   TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));
+  std::error_code ignored;
+  if (options.clean) std::filesystem::remove_all(result.run_directory + "/logs", ignored);
   TANDEM_RETURN_IF_ERROR(
       trainer::WithExitCode(MakeDirectories(result.run_directory + "/logs"), ExitCode::kStorage));
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(config, file->ToYaml()));
-  std::error_code ignored;
   if (!options.resume) std::filesystem::remove(plan.restarts_file, ignored);  // of another run
   const StopSignal stop;
   LiveLine live;

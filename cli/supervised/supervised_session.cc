@@ -128,7 +128,7 @@ absl::StatusOr<std::unique_ptr<SupervisedSession>> SupervisedSession::Open(Super
 std::string SupervisedSession::Settings() const {
   return absl::StrCat("command: ", flags_.command, "\nmodel: ", flags_.model,
                       "\ndata: ", flags_.data, "\nheld_out_data: ", flags_.held_out_data, "\n",
-                      flags_.binder.ToYaml());
+                      flags_.binder.ToYaml(), flags_.more_settings);
 }
 
 absl::Status SupervisedSession::Join(bool takes_heads) {
@@ -151,10 +151,8 @@ absl::Status SupervisedSession::Join(bool takes_heads) {
       ranks_, trainer::ProcessGroup::Join(self_, {.shard_parameters = flags_.run.shard_parameters},
                                           device, flags_.command, Settings()));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(flags_.model));
-  std::erase_if(tensors, [&](const HostTensor& tensor) {
-    if (tensor.spec.name == trainer::kScoreWeight) head_ = tensor;
-    return tensor.spec.name == trainer::kScoreWeight || tensor.spec.name == "score.bias";
-  });
+  TANDEM_RETURN_IF_ERROR(trainer::WithExitCode(trainer::TakeHead(flags_.model, tensors, head_),
+                                               ExitCode::kBadModelOrData));
   if (head_.has_value() && !takes_heads) {
     return InvalidArgument(flags_.model, " is a reward model (it has ", trainer::kScoreWeight,
                            "), without a head over the vocabulary: name a language model");

@@ -40,7 +40,8 @@ struct SupervisedFlags {
   trainer::OptimizerOptions optimizer{
       .learning_rate = 2e-5, .warmup_updates = 10, .decay = trainer::LearningRateDecay::kCosine};
   trainer::PreferenceDataOptions rows;
-  OptionBinder binder;  // of the options above, and of those that a command adds
+  OptionBinder binder;        // of the options above, and of those that a command adds
+  std::string more_settings;  // "name: value\n" of its flags that are no options
 };
 
 // Declares the flags that the three commands share. Options that `flags.binder` has when this is

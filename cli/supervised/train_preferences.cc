@@ -1,6 +1,7 @@
 // tandem train-preferences: DPO and its relatives, and KTO, on judgements of completions.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -111,7 +112,8 @@ absl::Status ReadReference(const PreferenceFlags& flags, const SupervisedSession
 
 // The reference log-probs from the cache where it fits, else computed and cached. All ranks decide
 // alike, because they read the same file.
-//   FAILED_PRECONDITION  a file that --reference-cache names was made from something else
+//   FAILED_PRECONDITION  a file that --reference-cache names, or that of a resumed run, was made
+//                        from something else
 absl::StatusOr<std::vector<float>> ReferenceLogprobs(const PreferenceFlags& flags,
                                                      const SupervisedSession& session,
                                                      const ReferenceSequences& sequences) {
@@ -136,11 +138,13 @@ absl::StatusOr<std::vector<float>> ReferenceLogprobs(const PreferenceFlags& flag
     if (session.leads()) absl::FPrintF(stderr, "reference log-probs of %s\n", path);
     return cached;
   }
-  if (is_named && !cached.ok() && !absl::IsNotFound(cached.status())) {
+  if ((is_named || flags.common.resume) && !cached.ok() && !absl::IsNotFound(cached.status())) {
+    const char* const what_to_do =
+        is_named ? ": name another --reference-cache, or remove the file"
+                 : ": resume with the --reference that the run had, or remove the file if that "
+                   "policy is the same";
     return trainer::WithExitCode(
-        absl::Status(cached.status().code(),
-                     absl::StrCat(cached.status().message(),
-                                  ": name another --reference-cache, or remove the file")),
+        absl::Status(cached.status().code(), absl::StrCat(cached.status().message(), what_to_do)),
         ExitCode::kBadModelOrData);
   }
   TANDEM_ASSIGN_OR_RETURN(std::vector<float> logprobs,
@@ -187,8 +191,10 @@ void Summarise(const PreferenceFlags& flags, const trainer::SupervisedOutcome& o
                const std::vector<std::string>& names, int64_t count, int64_t num_held_out) {
   const auto print = [&](const char* what, const trainer::SupervisedReport& report) {
     absl::PrintF("%s: loss %.4f", what, report.loss);
-    for (size_t m = 0; m < names.size(); ++m)
+    for (size_t m = 0; m < names.size(); ++m) {
+      if (std::isnan(report.metrics[m])) continue;  // no example has it
       absl::PrintF("  %s %.4f", names[m], report.metrics[m]);
+    }
     absl::PrintF("\n");
   };
   absl::PrintF("%s: %d updates on %d examples\n", flags.common.out, outcome.num_updates, count);
@@ -213,8 +219,18 @@ absl::StatusOr<PreferenceData> ReadData(const PreferenceFlags& flags,
   return data;
 }
 
+// A flag of the reference policy for a loss that has none.
+absl::Status CheckReferenceFlags(const PreferenceFlags& flags) {
+  if (NeedsReference(flags.loss.kind)) return absl::OkStatus();
+  if (flags.reference.empty() && flags.reference_cache.empty()) return absl::OkStatus();
+  return AsUsageError(InvalidArgument(flags.reference.empty() ? "--reference-cache" : "--reference",
+                                      ": this loss has no reference policy; leave it out"));
+}
+
 absl::Status TrainPreferences(PreferenceFlags& flags) {
   SupervisedFlags& common = flags.common;
+  TANDEM_RETURN_IF_ERROR(CheckReferenceFlags(flags));
+  common.more_settings = absl::StrCat("reference: ", flags.reference, "\n");
   TANDEM_ASSIGN_OR_RETURN(const auto session, SupervisedSession::Open(common));
   TANDEM_ASSIGN_OR_RETURN(PreferenceData data, ReadData(flags, *session, common.data));
   PreferenceData held_out;

@@ -34,6 +34,8 @@ absl::Status ErrnoStatus(int error, const char* action, const std::string& path)
   switch (error) {
     case ENOENT:
       return NotFound(message);
+    case EISDIR:
+      return InvalidArgument(path, " is a directory, where a file is wanted");
     case EACCES:
     case EPERM:
     case EROFS:

@@ -19,7 +19,7 @@ namespace tandem {
 namespace {
 
 bool IsInRange(double number, const NumberRange& range) {
-  if (number > range.max) return false;
+  if (range.exclusive_max ? number >= range.max : number > range.max) return false;
   return range.exclusive_min ? number > range.min : number >= range.min;
 }
 

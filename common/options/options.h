@@ -29,6 +29,7 @@ struct NumberRange {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool exclusive_min = false;  // value > min instead of >=
+  bool exclusive_max = false;  // value < max instead of <=
 };
 
 class OptionBinder {

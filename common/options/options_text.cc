@@ -65,9 +65,9 @@ std::string RangeText(const NumberRange& range) {
   const bool has_max = range.max != std::numeric_limits<double>::infinity();
   if (!has_min && !has_max) return "";
   if (!has_max) return Concat(range.exclusive_min ? "> " : ">= ", NumberText(range.min));
-  if (!has_min) return Concat("<= ", NumberText(range.max));
+  if (!has_min) return Concat(range.exclusive_max ? "< " : "<= ", NumberText(range.max));
   return Concat("in ", range.exclusive_min ? "(" : "[", NumberText(range.min), ", ",
-                NumberText(range.max), "]");
+                NumberText(range.max), range.exclusive_max ? ")" : "]");
 }
 
 std::string OptionBinder::ToYaml() const {

@@ -53,6 +53,18 @@ TEST(TrainerOptions, PeersAreThoseThatAreKnownAndEachOnce) {
                                                "metrics.peer_names: \"trl\" is there twice"));
 }
 
+TEST(TrainerOptions, AnAdvantageOfWhatIsCorrectNeedsARewardThatSaysIt) {
+  for (const AdvantageKind kind : {AdvantageKind::kPassAtK, AdvantageKind::kCorrectOnly}) {
+    TrainerOptions options = Valid();
+    options.advantage.kind = kind;
+    options.reward.weights = {{"length_penalty", 1}, {"model", 1}};
+    EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                 "no component of reward.weights or reward.gold"));
+    options.reward.gold = {"number_answer"};
+    EXPECT_THAT(CheckOptions(options), IsOk());
+  }
+}
+
 TEST(TrainerOptions, AKlBudgetNeedsAReferenceToMeasureAgainst) {
   TrainerOptions options = Valid();
   options.alerts.kl_budget = 0.1;

@@ -52,10 +52,10 @@ class ScoreHead {
   }
   int64_t num_updates() const { return optimizer_->num_updates(); }
   int64_t bytes() const;  // of weight, gradient and moments
+  const at::Tensor& weight() const { return parameters_[0].master; }  // [K, E] float32
 
  private:
   at::Tensor& weight() { return parameters_[0].master; }
-  const at::Tensor& weight() const { return parameters_[0].master; }
 
   std::vector<NamedParameter> parameters_;  // one
   std::unique_ptr<AdamW> optimizer_;

@@ -16,10 +16,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-bool IsZero(const HostTensor& tensor) {
-  return std::ranges::all_of(tensor.bytes, [](std::byte b) { return b == std::byte{0}; });
-}
-
 bool HasTask(const ordered_json& config, const char* task) {
   return config.is_object() && config.contains("architectures") &&
          config["architectures"].is_array() && !config["architectures"].empty() &&
@@ -27,6 +23,19 @@ bool HasTask(const ordered_json& config, const char* task) {
 }
 
 }  // namespace
+
+absl::Status TakeHead(const std::string& directory, std::vector<HostTensor>& tensors,
+                      std::optional<HostTensor>& head) {
+  std::optional<HostTensor> bias;
+  std::erase_if(tensors, [&](const HostTensor& tensor) {
+    if (tensor.spec.name == kScoreWeight) head = tensor;
+    if (tensor.spec.name == kScoreBias) bias = tensor;
+    return tensor.spec.name == kScoreWeight || tensor.spec.name == kScoreBias;
+  });
+  const auto is_zero = [](std::byte b) { return b == std::byte{0}; };
+  if (!bias.has_value() || std::ranges::all_of(bias->bytes, is_zero)) return absl::OkStatus();
+  return Unimplemented(directory, ": ", kScoreBias, " is not zero; a head here has no bias");
+}
 
 absl::StatusOr<ModelConfig> ReadTrunkConfig(const std::string& directory) {
   const std::string path = directory + "/config.json";
@@ -49,21 +58,13 @@ absl::StatusOr<ScoredModel> ReadScoredModel(const std::string& directory) {
   model.of_tokens =
       HasTask(ordered_json::parse(config, nullptr, /*allow_exceptions=*/false), kTokenTask);
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(directory));
-  std::optional<HostTensor> bias;
-  std::erase_if(tensors, [&](const HostTensor& tensor) {
-    if (tensor.spec.name == kScoreWeight) model.head = tensor;
-    if (tensor.spec.name == kScoreBias) bias = tensor;
-    return tensor.spec.name == kScoreWeight || tensor.spec.name == kScoreBias;
-  });
+  TANDEM_RETURN_IF_ERROR(TakeHead(directory, tensors, model.head));
   if (model.head.has_value()) {
     const std::vector<int64_t>& shape = model.head->spec.shape;
     if (shape.size() != 2 || shape[1] != model.config.hidden_size) {
       return InvalidArgument(directory, ": ", model.head->spec.ToString(), " should be [heads, ",
                              model.config.hidden_size, "], the hidden size of the model");
     }
-  }
-  if (bias.has_value() && !IsZero(*bias)) {
-    return Unimplemented(directory, ": ", kScoreBias, " is not zero; a head here has no bias");
   }
   TANDEM_ASSIGN_OR_RETURN(model.weights, MatchModelTensors(model.config, std::move(tensors)));
   return model;

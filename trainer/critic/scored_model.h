@@ -31,6 +31,11 @@ struct ScoredModel {
 // Errors: those of ReadModelConfig.
 absl::StatusOr<ModelConfig> ReadTrunkConfig(const std::string& directory);
 
+// Moves score.weight, if there is one, from the tensors of a directory to `head`.
+//   UNIMPLEMENTED  score.bias is not zero
+absl::Status TakeHead(const std::string& directory, std::vector<HostTensor>& tensors,
+                      std::optional<HostTensor>& head);
+
 // Reads either; the head over the vocabulary of a language model is left out.
 //   INVALID_ARGUMENT  a score.weight of another width than the model
 //   UNIMPLEMENTED     score.bias is not zero

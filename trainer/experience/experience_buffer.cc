@@ -50,7 +50,7 @@ int64_t ExperienceBuffer::limit() const {
 
 const char* ExperienceBuffer::WhyUnfit(const ScoredGroup& group, WeightVersion version) const {
   if (Staleness(group, version) > options_.max_staleness) return "stale";
-  if (!HasTrainedCompletion(group)) return "all_masked";
+  if (!HasTrainedCompletion(group)) return kAllMasked;
   if (options_.drop_zero_variance && group.zero_variance()) return kZeroVariance;
   return nullptr;
 }
@@ -149,15 +149,16 @@ StepExperience ExperienceBuffer::TakeStep(WeightVersion version) {
     const int64_t id = frontier_.group++;
     Entry entry = std::move(entries_.front());
     entries_.pop_front();
-    const auto drop = [&](const char* reason) {
-      step.dropped.push_back({id, reason, "", std::move(entry.group), entry.num_completions});
+    const auto drop = [&](const char* reason, std::string message = "") {
+      step.dropped.push_back(
+          {id, reason, std::move(message), std::move(entry.group), entry.num_completions});
     };
     if (entry.dropped.has_value()) {
       step.dropped.push_back(*std::move(entry.dropped));
     } else if (!entry.group.has_value() || !needed) {
       drop(kNotNeeded);
     } else if (const char* const reason = WhyUnfit(*entry.group, version)) {
-      drop(reason);
+      drop(reason, reason == kAllMasked ? entry.group->completions(0).drop_reason() : "");
     } else {
       step.groups.push_back(*std::move(entry.group));
     }

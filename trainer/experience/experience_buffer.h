@@ -46,12 +46,13 @@ inline bool HasEqualSteps(const DynamicSamplingOptions& options) {
 int64_t Staleness(const experience::v1::ScoredGroup& group, WeightVersion version);
 
 inline constexpr char kZeroVariance[] = "zero_variance";
+inline constexpr char kAllMasked[] = "all_masked";
 inline constexpr char kNotNeeded[] = "not_needed";
 
 struct DroppedGroup {
   int64_t group_id = 0;
-  std::string reason;   // "stale", kZeroVariance, "all_masked", kNotNeeded, or the caller's
-  std::string message;  // what else the caller said
+  std::string reason;   // "stale", kZeroVariance, kAllMasked, kNotNeeded, or the caller's
+  std::string message;  // what else the caller said; kAllMasked: why the first completion is
   // The group that was sampled and scored; kept for the buffer's own reasons.
   std::optional<experience::v1::ScoredGroup> group = {};
   int64_t num_asked = 0;  // completions

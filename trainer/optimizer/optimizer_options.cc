@@ -8,8 +8,9 @@ namespace tandem::trainer {
 
 void BindOptions(OptionBinder& binder, OptimizerOptions& options) {
   binder.Number("learning_rate", &options.learning_rate, {.min = 0}, "", "after warm-up");
-  binder.Number("beta1", &options.beta1, {.min = 0, .max = 1}, "", "decay of the first moment");
-  binder.Number("beta2", &options.beta2, {.min = 0, .max = 1}, "", "decay of the second moment");
+  constexpr NumberRange kDecay = {.min = 0, .max = 1, .exclusive_max = true};
+  binder.Number("beta1", &options.beta1, kDecay, "", "decay of the first moment");
+  binder.Number("beta2", &options.beta2, kDecay, "", "decay of the second moment");
   binder.Number("epsilon", &options.epsilon, {.min = 0}, "",
                 "added to the root of the second moment");
   binder.Number("weight_decay", &options.weight_decay, {.min = 0}, "",

@@ -192,7 +192,7 @@ void BindOptions(OptionBinder& binder, PreferenceDataOptions& options) {
                 {{"refuse", UnusableRows::kRefuse}, {"drop", UnusableRows::kDrop}},
                 "a row with equal or blank sides, or sides that answer different prompts, ends the "
                 "run, or is left out and counted");
-  binder.Number("held_out", &options.held_out, {.min = 0, .max = 1}, "",
+  binder.Number("held_out", &options.held_out, {.min = 0, .max = 1, .exclusive_max = true}, "",
                 "share of the prompts that are held out, by the seed");
 }
 

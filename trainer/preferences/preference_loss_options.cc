@@ -86,6 +86,23 @@ absl::Status CheckOptions(const PreferenceLossOptions& options, bool has_margins
     return InvalidArgument("ld_alpha is ", options.ld_alpha,
                            ", but kto has no pair whose lengths could be compared: set it to 1");
   }
+  const PreferenceLossOptions unset;
+  const struct {
+    const char* name;
+    double value, default_value;
+    bool has_it;
+    const char* owner;
+  } own[] = {{"cpo_alpha", options.cpo_alpha, unset.cpo_alpha, kind == Kind::kCpo, "cpo"},
+             {"simpo_gamma", options.simpo_gamma, unset.simpo_gamma, kind == Kind::kSimpo, "simpo"},
+             {"desirable_weight", options.desirable_weight, unset.desirable_weight,
+              NeedsLabels(kind), "kto"},
+             {"undesirable_weight", options.undesirable_weight, unset.undesirable_weight,
+              NeedsLabels(kind), "kto"}};
+  for (const auto& option : own) {
+    if (option.has_it || option.value == option.default_value) continue;
+    return InvalidArgument(option.name, " is ", option.value, ", but only ", option.owner,
+                           " has it: leave it out, or choose ", option.owner);
+  }
   if (has_margins && !HasMargin(kind)) {
     return InvalidArgument(
         "the data has margins, which only dpo, dpo_norm, dpo_hinge, robust, cpo and simpo have a "

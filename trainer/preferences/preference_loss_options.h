@@ -56,8 +56,9 @@ double NllWeight(const PreferenceLossOptions& options);
 // margins that are to be used.
 //   INVALID_ARGUMENT  label_smoothing for a loss without it, or 0 for exo, whose target
 //                     distribution would have a logarithm of 0; rpo_alpha for kto, cpo or orpo;
-//                     ld_alpha below 1 for kto, which has no pair to compare lengths in; margins
-//                     for a loss that has no place for them
+//                     ld_alpha below 1 for kto, which has no pair to compare lengths in; an option
+//                     of cpo, simpo or kto for another loss; margins for a loss that has no place
+//                     for them
 absl::Status CheckOptions(const PreferenceLossOptions& options, bool has_margins);
 
 }  // namespace tandem::trainer

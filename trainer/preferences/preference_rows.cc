@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/foreign_json.h"
 #include "common/base/json.h"
 #include "common/base/status_macros.h"
 
@@ -234,7 +235,7 @@ absl::StatusOr<PreferenceRow> ParsePreferenceRow(std::string_view json_text,
     return WrongForm(place, absl::StrCat("nests deeper than ", kMaxNesting, " levels"));
   }
   const json row = json::parse(json_text, nullptr, /*allow_exceptions=*/false);
-  if (row.is_discarded()) return WrongForm(place, "not JSON");
+  if (row.is_discarded()) return WrongForm(place, JsonFault(json_text));
   if (!row.is_object()) return WrongForm(place, absl::StrCat("is ", row.type_name()));
   const bool pair = Has(row, "chosen") || Has(row, "rejected");
   const bool labelled = Has(row, "completion") || Has(row, "label");

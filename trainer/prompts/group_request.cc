@@ -37,7 +37,7 @@ rollout::v1::GenerateGroupRequest MakeGroupRequest(const RunSampling& run,
 void BindOptions(OptionBinder& binder, TrainSamplingOptions& options) {
   binder.Number("temperature", &options.temperature, {.min = 1e-3}, "",
                 "of the trained policy: all three log-probs use it");
-  binder.Integer("max_new_tokens", &options.max_new_tokens, {.min = 1}, "tokens",
+  binder.Integer("max_new_tokens", &options.max_new_tokens, {.min = 1, .max = 2147483647}, "tokens",
                  "longest completion, stop token included");
   binder.Integer("top_k", &options.top_k, {.min = 0}, "",
                  "draw from the k most likely ids; the trainer re-scores over the same; 0: all");

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/foreign_json.h"
 #include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
@@ -102,7 +103,7 @@ void BindOptions(OptionBinder& binder, DataOptions& options) {
 absl::StatusOr<PromptRow> ParsePromptRow(std::string_view line, const std::string& place,
                                          const std::string& suffix) {
   const json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (row.is_discarded()) return Malformed(place, "not JSON");
+  if (row.is_discarded()) return Malformed(place, JsonFault(line));
   if (!row.is_object())
     return Malformed(place, absl::StrCat("is ", row.type_name(), ", not an object"));
   PromptRow parsed;

@@ -95,6 +95,10 @@ RewardNumbers RewardQueue::TakeNumbers() {
   return rewards_->is_external() ? rewards_->tally()->TakeNumbers() : RewardNumbers();
 }
 
+double RewardQueue::unanswered_until() const {
+  return rewards_->is_external() ? rewards_->tally()->unanswered_until() : 0;
+}
+
 std::vector<RewardEvent> RewardQueue::TakeEvents() {
   return rewards_->is_external() ? rewards_->tally()->TakeEvents() : std::vector<RewardEvent>();
 }

@@ -52,6 +52,8 @@ class RewardQueue {
   RewardNumbers TakeNumbers();
   std::vector<RewardEvent> TakeEvents();
   bool is_external() const { return rewards_->is_external(); }
+  // As that of RewardTally.
+  double unanswered_until() const;
 
  private:
   struct State;

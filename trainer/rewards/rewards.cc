@@ -30,6 +30,16 @@ void AddSteps(double weight, const std::vector<StepReward>& steps,
   for (const StepReward& step : steps) (*by_end)[step.end_byte] += weight * step.value;
 }
 
+// Beyond this a square is no float any more, and an advantage would be infinite or NaN.
+constexpr double kLargestReward = 1e15;
+
+// The largest size of a reward and its steps.
+double LargestOf(const ExternalAnswer& answer) {
+  double largest = std::abs(answer.value);
+  for (const StepReward& step : answer.steps) largest = std::max(largest, std::abs(step.value));
+  return largest;
+}
+
 // What a synchronous call waits for.
 struct Arrival {
   Mutex mu;
@@ -128,6 +138,11 @@ std::vector<RewardAnswer> RewardFunction::Values(const std::string& name,
     }
   }
   Cap(name, &values);
+  for (RewardAnswer& value : values) {
+    if (!value.ok() || LargestOf(*value) <= kLargestReward) continue;
+    value = InvalidArgument("a reward of ", LargestOf(*value), " is beyond ", kLargestReward,
+                            "; reward.cap_min and cap_max limit it");
+  }
   return values;
 }
 

@@ -414,6 +414,17 @@ std::vector<TensorSource> SupervisedModel::OptimizerState() const {
   return state;
 }
 
+absl::StatusOr<bool> SupervisedModel::WeightsAreFinite() {
+  TANDEM_ASSIGN_OR_RETURN(
+      const bool own, CatchTorch("weights", [&] {
+        const auto is_finite = [](const at::Tensor& x) { return x.isfinite().all().item<bool>(); };
+        return std::ranges::all_of(impl_->trunk->buckets().OwnMasters(), is_finite) &&
+               (impl_->head == nullptr || is_finite(std::as_const(*impl_->head).weight()));
+      }));
+  TANDEM_ASSIGN_OR_RETURN(const double any_not, MaxOverRanks(own ? 0 : 1));
+  return any_not == 0;
+}
+
 int64_t SupervisedModel::num_updates() const { return impl_->optimizer->num_updates(); }
 
 absl::Status SupervisedModel::Restore(const std::vector<TensorSource>& weights,

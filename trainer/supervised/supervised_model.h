@@ -88,6 +88,8 @@ class SupervisedModel {
   std::vector<TensorSource> Weights() const;
   std::vector<TensorSource> OptimizerState() const;
   int64_t num_updates() const;
+  // Whether every element of every master is finite; on all ranks.
+  absl::StatusOr<bool> WeightsAreFinite();
   // Takes both back, each tensor whole on every rank.
   //   INVALID_ARGUMENT  a tensor is missing or of another shape (named);  any code of read
   absl::Status Restore(const std::vector<TensorSource>& weights,

@@ -39,7 +39,7 @@ struct ExampleSlopes {
   std::span<float> heads;
 };
 
-// A metric is a mean: `sum` over the batch divided by `count`.
+// A metric is a mean: `sum` over the batch divided by `count`. NaN if no example has it.
 struct MetricSum {
   double sum = 0, count = 0;
 
@@ -47,7 +47,7 @@ struct MetricSum {
     sum += weight * value;
     count += weight;
   }
-  double mean() const { return count == 0 ? 0 : sum / count; }
+  double mean() const { return sum / count; }
 };
 
 // All ranks hold the same objective. Use from one thread.

@@ -1,6 +1,7 @@
 #include "trainer/supervised/supervised_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <numeric>
@@ -99,6 +100,8 @@ class Loop {
   absl::Status Record(const SupervisedReport& report,
                       const std::optional<SupervisedReport>& held_out);
   absl::StatusOr<bool> StopAsked();
+  absl::Status NotFinite(const std::string& what) const;
+  absl::Status CheckWeights();
   absl::StatusOr<SupervisedReport> Update();
   PromptOrder order() const {
     return {static_cast<uint64_t>(options_.seed), options_.batch, setup_.data_digest};
@@ -174,21 +177,28 @@ absl::StatusOr<std::optional<SupervisedReport>> Loop::Evaluate() {
   return report;
 }
 
+// Adds the metrics that an example of the batch has.
+void AddMetrics(const std::string& prefix, const std::vector<std::string>& names,
+                const SupervisedReport& report, MetricsLine& line) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (std::isnan(report.metrics[i])) continue;
+    line.Add(absl::StrCat(prefix, names[i]), report.metrics[i]);
+  }
+}
+
 absl::Status Loop::Record(const SupervisedReport& report,
                           const std::optional<SupervisedReport>& held_out) {
   if (!leads()) return absl::OkStatus();
   MetricsLine line(done_, progress_.seconds);
   const std::vector<std::string> names = setup_.objective->MetricNames();
   line.Add("loss", report.loss);
-  for (size_t i = 0; i < names.size(); ++i) line.Add(names[i], report.metrics[i]);
+  AddMetrics("", names, report, line);
   line.Add("optimizer/learning_rate", report.learning_rate);
   line.Add("optimizer/grad_norm", report.grad_norm);
   line.AddCount("num_tokens", report.num_tokens);
   if (held_out.has_value()) {
     line.Add("held_out/loss", held_out->loss);
-    for (size_t i = 0; i < names.size(); ++i) {
-      line.Add(absl::StrCat("held_out/", names[i]), held_out->metrics[i]);
-    }
+    AddMetrics("held_out/", names, *held_out, line);
   }
   return OfStorage(metrics_->Append(line.ToJson() + "\n"));
 }
@@ -200,15 +210,28 @@ absl::StatusOr<bool> Loop::StopAsked() {
   return any > 0;
 }
 
+// The first update is made on the weights of the model directory.
+absl::Status Loop::NotFinite(const std::string& what) const {
+  return WithExitCode(
+      Internal(what, ", which is not finite: ",
+               done_ == 1 ? "look for such numbers in the weights of --model, or try" : "try",
+               " a smaller learning rate"),
+      ExitCode::kTooManySkipped);
+}
+
+// Every rank looks at what it holds. Weights that are not finite are not written.
+absl::Status Loop::CheckWeights() {
+  TANDEM_ASSIGN_OR_RETURN(const bool finite, model_.WeightsAreFinite());
+  return finite ? absl::OkStatus() : NotFinite(absl::StrCat("a weight after update ", done_));
+}
+
 absl::StatusOr<SupervisedReport> Loop::Update() {
   const std::vector<int64_t> batch = BatchOf(options_, setup_.objective->num_examples(), done_);
   TANDEM_ASSIGN_OR_RETURN(SupervisedReport report, model_.Train(*setup_.objective, batch));
   ++done_;
   if (report.skipped) {
-    return WithExitCode(
-        Internal("update ", done_, " has a loss of ", report.loss, " and a gradient norm of ",
-                 report.grad_norm, ", which are not finite: try a smaller learning rate"),
-        ExitCode::kTooManySkipped);
+    return NotFinite(absl::StrCat("update ", done_, " has a loss of ", report.loss,
+                                  " and a gradient norm of ", report.grad_norm));
   }
   progress_.done = done_;
   progress_.total = total_;
@@ -235,6 +258,7 @@ absl::StatusOr<SupervisedOutcome> Loop::Run() {
     outcome.held_out.reset();
     const bool every = options_.evaluate_every > 0 && done_ % options_.evaluate_every == 0;
     if (done_ == total_ || every) {
+      TANDEM_RETURN_IF_ERROR(OfRanks(CheckWeights()));
       auto held_out = Evaluate();
       if (!held_out.ok()) return OfRanks(held_out.status());
       outcome.held_out = *std::move(held_out);
@@ -245,7 +269,10 @@ absl::StatusOr<SupervisedOutcome> Loop::Run() {
     auto stop = StopAsked();
     if (!stop.ok()) return OfRanks(stop.status());
     const bool due = options_.checkpoint_every > 0 && done_ % options_.checkpoint_every == 0;
-    if (due || *stop) TANDEM_RETURN_IF_ERROR(Save());
+    if (due || *stop) {
+      TANDEM_RETURN_IF_ERROR(OfRanks(CheckWeights()));
+      TANDEM_RETURN_IF_ERROR(Save());
+    }
     if (*stop) {
       outcome.stopped = true;
       break;

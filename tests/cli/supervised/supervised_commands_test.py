@@ -6,9 +6,11 @@ import signal
 import socket
 import subprocess
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from waiting import wait_until
 
@@ -151,6 +153,21 @@ def test_reference_logprobs_are_cached_and_only_used_where_they_fit(model, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["sft", "dpo"])
+def test_a_resumed_run_has_the_reference_that_it_was_started_with(model, tmp_path):
+    succeeds(*training("sft", model, tmp_path, "other"))
+    command = training("dpo", model, tmp_path, "out", "--epochs", 3000, "--checkpoint-every", 1)
+    command = [str(word) for word in [*command, "--reference", tmp_path / "other"]]
+    with subprocess.Popen([TANDEM, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        path = tmp_path / "out" / "checkpoints" / "LATEST"
+        wait_until(path.exists, "no checkpoint")
+        process.kill()
+    forgotten = tandem(*command[:-2], "--resume")
+    assert forgotten.returncode == 3 and "resume with the --reference that the run had" in forgotten.stderr
+    (tmp_path / "out" / "reference_logprobs.safetensors").unlink()
+    forgotten = tandem(*command[:-2], "--resume")
+    assert forgotten.returncode == 3 and f"`reference: {tmp_path / 'other'}`, not `reference: `" in forgotten.stderr
+
+
 def test_parquet_gives_the_numbers_of_json_lines(model, tmp_path, kind):
     command, rows = COMMANDS[kind]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
@@ -182,6 +199,17 @@ def test_a_reward_model_leaves_a_report(model, tmp_path):
     ("train-preferences", [{"prompt": "a", "completion": "b", "label": True}] * 2, ["--loss", "kto"], 3, "all 2 completions have the same label"),
     ("train-preferences", PAIRS, ["--loss", "ipo", "--label-smoothing", "0.1"], 2, "label_smoothing is 0.1"),
     ("train-preferences", PAIRS, ["--loss", "dpoo"], 2, "'dpoo' is not one of dpo"),
+    ("train-preferences", PAIRS, ["--loss", "dpo", "--simpo-gamma", "1"], 2, "simpo_gamma is 1, but only simpo has it"),
+    ("train-preferences", PAIRS, ["--loss", "orpo", "--cpo-alpha", "2"], 2, "cpo_alpha is 2, but only cpo has it"),
+    ("train-preferences", PAIRS, ["--loss", "simpo", "--reference", "/no/such"], 2, "--reference: this loss has no reference policy"),
+    ("train-preferences", PAIRS, ["--loss", "orpo", "--reference-cache", "x"], 2, "--reference-cache: this loss has no reference policy"),
+    ("train-preferences", PAIRS, ["--beta2", "1"], 2, "must be in [0, 1)"),
+    ("train-preferences", PAIRS, ["--held-out", "1"], 2, "must be in [0, 1)"),
+    ("train-preferences", PAIRS, ["--threads", "-1"], 2, "--threads: is -1, want 0 or more"),
+    ("train-preferences", [{**PAIRS[0], "margin": float("nan")}], [], 3, "NaN and Infinity are no numbers of JSON"),
+    ("train-preferences", PAIRS, ["--held-out-data", "/tmp"], 3, "/tmp is a directory, where a file is wanted"),
+    ("train-preferences", PAIRS, ["--lr", "1e39", "--warmup", "0", "--max-updates", "1"], 8, "a weight after update 1, which is not finite"),
+    ("sft", EXAMPLES, ["--lr", "1e39", "--warmup", "0", "--max-updates", "1"], 8, "a weight after update 1, which is not finite"),
     ("train-preferences", PAIRS, ["--resume"], 2, "holds no checkpoint to resume from"),
     ("train-reward-model", PAIRS, ["--held-out", "0"], 2, "leaves no row of"),
     ("train-reward-model", [{"prompt": "a", "completion": "b", "label": True}], [], 3, "--process reads labelled steps"),
@@ -213,3 +241,22 @@ def test_a_head_of_another_width_and_a_reward_model_in_place_of_a_language_model
     assert done.returncode == 3 and len(done.stdout.splitlines()) == 1 and 'standard input:2: want "prompt"' in done.stderr
     again = tandem(*training("rm", model, tmp_path, "rm"))
     assert again.returncode == 2 and "holds a model already" in again.stderr
+
+
+def test_a_bias_of_a_process_reward_model_is_refused_and_not_dropped(model, tmp_path):
+    succeeds(*training("prm", model, tmp_path, "prm"))
+    path = tmp_path / "prm" / "model.safetensors"
+    tensors = load_file(path)
+    assert tensors["score.bias"].tolist() == [0]
+    save_file({**tensors, "score.bias": np.full(1, 3, np.float32)}, path)
+    done = tandem(*training("prm", tmp_path / "prm", tmp_path, "again"))
+    assert done.returncode == 3 and "score.bias is not zero; a head here has no bias" in done.stderr
+
+
+def test_a_mean_over_no_example_is_left_out(model, tmp_path):
+    rows = [{"prompt": f"what is {i}?", "completion": str(i), "label": i < 4} for i in range(8)]
+    data = write(tmp_path / "labels.jsonl", rows)
+    succeeds("train-preferences", "--loss", "kto", "--model", model, "--data", data, "--out", tmp_path / "out", "--batch", 4, "--shuffle", "false")
+    first, second = metrics(tmp_path / "out")
+    assert "logps/chosen" in first and "logps/rejected" not in first
+    assert "logps/rejected" in second and "logps/chosen" not in second and "rewards/accuracies" in second

@@ -22,6 +22,17 @@ using ::testing::Pair;
 
 enum class Kind { kOff, kTokenTis };
 
+TEST(NumberRangeTest, ABoundCanBeOutsideOfIt) {
+  double value = 0.5;
+  OptionBinder binder;
+  binder.Number("beta", &value, {.min = 0, .max = 1, .exclusive_max = true}, "", "a decay");
+  EXPECT_THAT(binder.LoadString("beta: 0", "run.yaml"), IsOk());
+  EXPECT_THAT(
+      binder.LoadString("beta: 1", "run.yaml"),
+      FailsWith(absl::StatusCode::kInvalidArgument, "beta: 1 is out of range: must be in [0, 1)"));
+  EXPECT_EQ(value, 0);
+}
+
 struct Settings {
   std::string out = "runs";
   double max_weight = 2.0;

@@ -131,7 +131,10 @@ TEST(ExperienceBuffer, CountsEveryDropWithItsReason) {
   ScoredGroup equal = Group(0, 0, 0);
   equal.set_zero_variance(true);
   ScoredGroup masked = Group(1, 0, 0);
-  for (auto& member : *masked.mutable_completions()) member.set_masked(true);
+  for (auto& member : *masked.mutable_completions()) {
+    member.set_masked(true);
+    member.set_drop_reason("reward_failed: http: 404");
+  }
   ASSERT_THAT(buffer.Add(equal), IsOk());
   ASSERT_THAT(buffer.Add(masked), IsOk());
   ASSERT_THAT(buffer.Drop(2, "failed"), IsOk());
@@ -140,6 +143,7 @@ TEST(ExperienceBuffer, CountsEveryDropWithItsReason) {
   ASSERT_EQ(step.dropped.size(), 3u);
   EXPECT_EQ(step.dropped[0].reason, "zero_variance");
   EXPECT_EQ(step.dropped[1].reason, "all_masked");
+  EXPECT_EQ(step.dropped[1].message, "reward_failed: http: 404");
   EXPECT_EQ(step.dropped[2].reason, "failed");
   EXPECT_TRUE(step.OnlyEqualRewards());
 }

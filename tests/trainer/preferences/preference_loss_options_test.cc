@@ -54,6 +54,10 @@ TEST(CheckPreferenceLossOptions, RefusesWhatTheLossWouldIgnore) {
   refused({.kind = Kind::kIpo, .label_smoothing = 0.1}, "only dpo, dpo_norm, robust, exo");
   refused({.kind = Kind::kExo}, "exo needs the probability of the rejected completion");
   refused({.kind = Kind::kCpo, .rpo_alpha = 1}, "cpo has cpo_alpha");
+  refused({.kind = Kind::kDpo, .cpo_alpha = 0.5}, "cpo_alpha is 0.5, but only cpo has it");
+  refused({.kind = Kind::kCpo, .simpo_gamma = 1}, "simpo_gamma is 1, but only simpo has it");
+  refused({.kind = Kind::kOrpo, .desirable_weight = 2}, "desirable_weight is 2, but only kto");
+  refused({.kind = Kind::kIpo, .undesirable_weight = 0}, "undesirable_weight is 0, but only kto");
   refused({.kind = Kind::kKto, .ld_alpha = 0.5}, "no pair whose lengths could be compared");
   EXPECT_THAT(CheckOptions({.kind = Kind::kOrpo}, true),
               FailsWith(absl::StatusCode::kInvalidArgument, "leave the margins out"));

@@ -290,6 +290,19 @@ TEST(Rewards, CapsActBeforeWeightsAndOnTheWholeValue) {
   EXPECT_THAT(scored[2].parts, ElementsAre(std::pair("length_penalty", -0.75)));
 }
 
+TEST(Rewards, AFiniteRewardThatNoAdvantageCanBeMadeOfMasksUnlessACapLimitsIt) {
+  RewardOptions options;
+  options.weights = {{"length_penalty", 1}};
+  options.length_hard_tokens = 4;
+  options.cap_min = {{"length_penalty", 1e39}};
+  const auto scored = RewardFunction::Create(options).value()->Score({{.num_tokens = 4}});
+  EXPECT_EQ(scored[0].mask_reason,
+            "reward_failed: length_penalty: a reward of 1e+39 is beyond 1e+15; reward.cap_min and "
+            "cap_max limit it");
+  options.cap_min = {{"length_penalty", 1e15}};
+  EXPECT_EQ(RewardFunction::Create(options).value()->Score({{.num_tokens = 4}})[0].mask_reason, "");
+}
+
 TEST(Rewards, ANormalisedComponentCountsByItsDistanceFromTheGroup) {
   RewardOptions options;
   options.weights = {{"exact_match", 3}, {"any_number", 1}};

@@ -32,6 +32,7 @@ class CircuitBreaker {
   void GaveUp() { trying_ = false; }
 
   bool is_closed() const { return !is_open_; }
+  double try_at() const { return try_at_; }  // while it is open: when a call is admitted again
 
  private:
   const int64_t failures_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/foreign_json.h"
 #include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -38,7 +39,7 @@ absl::StatusOr<std::vector<RewardAnswer>> ParseRewardReply(
   using nlohmann::json;
   const json reply = NestsDeeperThan(body, kMostReplyNesting)
                          ? json(json::value_t::discarded)
-                         : json::parse(body, nullptr, /*allow_exceptions=*/false);
+                         : json::parse(NullForNonFinite(body), nullptr, /*allow_exceptions=*/false);
   const json rewards = reply.is_object() ? reply.value("rewards", json()) : json();
   if (!rewards.is_array()) {
     return InvalidArgument(kService, " wrote '", body.substr(0, 120), "', want {\"rewards\":[..]}");

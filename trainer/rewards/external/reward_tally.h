@@ -44,6 +44,17 @@ class RewardTally {
     events_.push_back({std::move(kind), std::move(message)});
   }
 
+  // Until when a service is not asked because its breaker is open, in MonotonicSeconds; 0: all are
+  // asked.
+  void SetUnansweredUntil(double seconds) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    unanswered_until_ = seconds;
+  }
+  double unanswered_until() ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    return unanswered_until_;
+  }
+
   // The numbers, and the events, since the last call, which start anew.
   RewardNumbers TakeNumbers() ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
@@ -58,6 +69,7 @@ class RewardTally {
   Mutex mu_;
   RewardNumbers numbers_ ABSL_GUARDED_BY(mu_);
   std::vector<RewardEvent> events_ ABSL_GUARDED_BY(mu_);
+  double unanswered_until_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace tandem::trainer

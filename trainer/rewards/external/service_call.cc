@@ -50,10 +50,12 @@ absl::Status ServiceCaller::Admit() {
 }
 
 void ServiceCaller::Note(const Attempt& attempt) {
-  bool opened = false;
+  bool opened = false, was_open = false;
+  double open_until = 0;
   const std::string why(attempt.status.message());
   {
     MutexLock lock(&mu_);
+    was_open = !breaker_.is_closed();
     if (attempt.not_made || attempt.status.code() == absl::StatusCode::kCancelled) {
       breaker_.GaveUp();
     } else if (attempt.status.ok() || attempt.is_busy || !attempt.may_repeat) {
@@ -61,7 +63,9 @@ void ServiceCaller::Note(const Attempt& attempt) {
     } else {
       opened = breaker_.Failed(clock_(), why);
     }
+    if (!breaker_.is_closed()) open_until = breaker_.try_at();
   }
+  if (was_open || open_until > 0) tally_->SetUnansweredUntil(open_until);
   if (!opened) return;
   log::Warning("a reward service fails: its circuit breaker opens",
                {{"component", name_}, {"reason", why}});

@@ -220,6 +220,16 @@ TEST(ParseRewardReply, WantsAListOfRewards) {
   EXPECT_THAT(ParseRewardReply(R"({"rewards":[1]})", questions), IsOk());
 }
 
+TEST(ParseRewardReply, ARewardThatIsNotFiniteMasksItsOwnCompletion) {
+  const auto questions = QuestionsAbout({"a", "b", "c"});
+  const auto answers = ParseRewardReply(R"({"rewards":[NaN, 0.5, 1e999]})", questions);
+  ASSERT_THAT(answers, IsOk());
+  EXPECT_FALSE((*answers)[0].ok());
+  ASSERT_THAT((*answers)[1], IsOk());
+  EXPECT_EQ((*answers)[1]->value, 0.5);
+  EXPECT_FALSE((*answers)[2].ok());
+}
+
 TEST(RetryAfterSeconds, ReadsSecondsAndDates) {
   EXPECT_DOUBLE_EQ(RetryAfterSeconds("120", 0), 120);
   EXPECT_DOUBLE_EQ(RetryAfterSeconds("-3", 0), 0);
