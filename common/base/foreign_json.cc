@@ -17,7 +17,8 @@ size_t NonFiniteLength(std::string_view text) {
     if (text.starts_with(name)) return name.size();
   }
   const size_t length = std::min(text.find_first_not_of("+-.0123456789eE"), text.size());
-  const bool is_infinite = std::isinf(std::strtod(std::string(text.substr(0, length)).c_str(), nullptr));
+  const bool is_infinite =
+      std::isinf(std::strtod(std::string(text.substr(0, length)).c_str(), nullptr));
   return length > 0 && is_infinite ? length : 0;
 }
 

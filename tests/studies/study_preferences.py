@@ -65,8 +65,8 @@ def train_tandem(study, loss, seed, files, model, out):
 
 
 def train_trl(study, loss, seed, files, model, out):
-    """Its time is that of the program until the weights are written, as for Tandem; of its loop, that of training alone."""
-    return with_trl({"started": time.time(), "loss": loss, "seed": seed, "train": str(files[0]), "held_out": str(files[1]), "model": str(model), "out": str(out),
+    """Its time is that of making the trainer and training, without imports; of its loop, that of training alone."""
+    return with_trl({"loss": loss, "seed": seed, "train": str(files[0]), "held_out": str(files[1]), "model": str(model), "out": str(out),
                "batch": BATCH, "learning_rate": LEARNING_RATE, "epochs": 2, "threads": study.all_threads})
 
 
@@ -82,7 +82,7 @@ def with_trl(request):
 def make_row(study, loss, seed, beside_trl):
     """One loss and seed on both sides, made or read."""
     path = study.results / f"preferences.{loss}.{seed}.json"
-    settings = hashlib.sha256(repr(("whole programs", BATCH, LEARNING_RATE, str(make_pairs(study)[0]), HELD_OUT, study.all_threads, beside_trl)).encode()).hexdigest()[:16]
+    settings = hashlib.sha256(repr((BATCH, LEARNING_RATE, str(make_pairs(study)[0]), HELD_OUT, study.all_threads, beside_trl)).encode()).hexdigest()[:16]
     if path.exists() and json.loads(path.read_text(encoding="utf-8"))["settings"] == settings:
         return json.loads(path.read_text(encoding="utf-8"))
     files, model = make_pairs(study), study.prepare("digits") / "model"

@@ -68,14 +68,14 @@ def train(request):
                           learning_rate=request["learning_rate"], lr_scheduler_type="constant", max_grad_norm=1.0, max_length=64,
                           gradient_checkpointing=False, bf16=False, use_cpu=True, report_to="none", save_strategy="no",
                           seed=request["seed"], disable_tqdm=True, logging_strategy="no", **options)
+    start = time.monotonic()
     trainer = trainer_class(model=model, args=config, train_dataset=read(request["train"], request["loss"]), processing_class=tokenizer)
     begin = time.monotonic()
     trainer.train()
     end = time.monotonic()
     trainer.model.save_pretrained(request["out"])
     tokenizer.save_pretrained(request["out"])
-    return {"seconds": round(time.time() - request["started"], 1), "loop_seconds": round(end - begin, 1),
-            "accuracy": accuracy(trainer.model.eval(), tokenizer, request["held_out"])}
+    return {"seconds": round(end - start, 1), "loop_seconds": round(end - begin, 1), "accuracy": accuracy(trainer.model.eval(), tokenizer, request["held_out"])}
 
 
 if __name__ == "__main__":

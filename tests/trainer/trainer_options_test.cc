@@ -58,6 +58,8 @@ TEST(TrainerOptions, AnAdvantageOfWhatIsCorrectNeedsARewardThatSaysIt) {
     TrainerOptions options = Valid();
     options.advantage.kind = kind;
     options.reward.weights = {{"length_penalty", 1}, {"model", 1}};
+    options.reward.length_soft_tokens = 4;
+    options.reward.length_hard_tokens = 8;
     EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
                                                  "no component of reward.weights or reward.gold"));
     options.reward.gold = {"number_answer"};

@@ -152,7 +152,6 @@ def test_reference_logprobs_are_cached_and_only_used_where_they_fit(model, tmp_p
     assert metrics(tmp_path / "a")[0]["loss"] == pytest.approx(0.693147, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["sft", "dpo"])
 def test_a_resumed_run_has_the_reference_that_it_was_started_with(model, tmp_path):
     succeeds(*training("sft", model, tmp_path, "other"))
     command = training("dpo", model, tmp_path, "out", "--epochs", 3000, "--checkpoint-every", 1)
@@ -168,6 +167,7 @@ def test_a_resumed_run_has_the_reference_that_it_was_started_with(model, tmp_pat
     assert forgotten.returncode == 3 and f"`reference: {tmp_path / 'other'}`, not `reference: `" in forgotten.stderr
 
 
+@pytest.mark.parametrize("kind", ["sft", "dpo"])
 def test_parquet_gives_the_numbers_of_json_lines(model, tmp_path, kind):
     command, rows = COMMANDS[kind]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")

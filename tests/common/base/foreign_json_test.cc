@@ -11,8 +11,7 @@ TEST(JsonFault, SaysWhereATextEndsToBeJson) {
 }
 
 TEST(JsonFault, NamesNumbersThatJsonDoesNotHave) {
-  const char* const kNaN =
-      ": NaN and Infinity are no numbers of JSON; leave the field out";
+  const char* const kNaN = ": NaN and Infinity are no numbers of JSON; leave the field out";
   for (const char* const text : {R"({"margin": NaN})", R"({"margin":NaN})", R"([-Infinity])"}) {
     EXPECT_NE(JsonFault(text).find(kNaN), std::string::npos) << JsonFault(text);
   }

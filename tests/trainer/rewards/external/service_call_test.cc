@@ -107,7 +107,7 @@ TEST_F(ServiceCallTest, TheBreakerOpensWithOneEventAndEndsTheCallBetweenAttempts
   ASSERT_THAT(events, SizeIs(1));
   EXPECT_EQ(events[0].kind, "reward_breaker_opened");
   EXPECT_EQ(events[0].message, "reward.http: down");
-  EXPECT_EQ(tally_.unanswered_until(), now_ + 100) << "so long a run may wait";
+  EXPECT_DOUBLE_EQ(tally_.unanswered_until(), pauses_[0] + 100) << "so long a run may wait";
   now_ += 100;
   EXPECT_THAT(Call(caller, {{}}), IsOk());
   EXPECT_EQ(tally_.unanswered_until(), 0);
