@@ -57,7 +57,7 @@ TEST(TrainerOptions, AnAdvantageOfWhatIsCorrectNeedsARewardThatSaysIt) {
   for (const AdvantageKind kind : {AdvantageKind::kPassAtK, AdvantageKind::kCorrectOnly}) {
     TrainerOptions options = Valid();
     options.advantage.kind = kind;
-    options.reward.weights = {{"length_penalty", 1}, {"model", 1}};
+    options.reward.weights = {{"length_penalty", 1}, {"repetition", 1}};
     options.reward.length_soft_tokens = 4;
     options.reward.length_hard_tokens = 8;
     EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
