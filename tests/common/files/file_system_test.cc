@@ -120,8 +120,8 @@ TEST(FileSystemTest, MapsAFileAnEmptyFileAndNoDirectory) {
   const auto empty = MappedFile::Open(dir / "empty");
   ASSERT_THAT(empty, IsOk());
   EXPECT_TRUE((*empty)->bytes().empty());
-  EXPECT_THAT(MappedFile::Open(dir.path()),
-              FailsWith(absl::StatusCode::kUnavailable, "Is a directory"));
+  EXPECT_THAT(MappedFile::Open(dir.path()), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                      "is a directory, where a file is wanted"));
 }
 
 // The contents of the directory `path`, or empty if it does not exist or is not whole. A whole one
