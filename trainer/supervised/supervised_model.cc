@@ -417,7 +417,12 @@ std::vector<TensorSource> SupervisedModel::OptimizerState() const {
 absl::StatusOr<bool> SupervisedModel::WeightsAreFinite() {
   TANDEM_ASSIGN_OR_RETURN(
       const bool own, CatchTorch("weights", [&] {
-        const auto is_finite = [](const at::Tensor& x) { return x.isfinite().all().item<bool>(); };
+        const auto is_finite = [](const at::Tensor& x) {
+          if (!x.is_cpu()) return x.isfinite().all().item<bool>();
+          // A loop: LibTorch's would make a tensor of the weights' size.
+          const std::span values(x.const_data_ptr<float>(), static_cast<size_t>(x.numel()));
+          return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+        };
         return std::ranges::all_of(impl_->trunk->buckets().OwnMasters(), is_finite) &&
                (impl_->head == nullptr || is_finite(std::as_const(*impl_->head).weight()));
       }));
