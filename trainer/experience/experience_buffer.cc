@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.h"
@@ -158,7 +159,8 @@ StepExperience ExperienceBuffer::TakeStep(WeightVersion version) {
     } else if (!entry.group.has_value() || !needed) {
       drop(kNotNeeded);
     } else if (const char* const reason = WhyUnfit(*entry.group, version)) {
-      drop(reason, reason == kAllMasked ? entry.group->completions(0).drop_reason() : "");
+      drop(reason,
+           std::string_view(reason) == kAllMasked ? entry.group->completions(0).drop_reason() : "");
     } else {
       step.groups.push_back(*std::move(entry.group));
     }
