@@ -17,10 +17,11 @@ constexpr int64_t kLogitRowsOnCpu = 256, kLogitRowsOnDevice = 1024;
 
 // What glibc keeps of freed activations and cannot use again for the next row's, as a share of
 // them: with KeepFreedMemory it goes back to the kernel only between train steps. Measured with
-// glibc 2.36 on rows of 80 to 1000 tokens (docs/memory.md). On a CPU with bf16 instructions the
-// casts, made anew after every update, fill a part of it. A device's allocator has other holes,
-// which are not planned.
-constexpr double kKeptShare = 0.75, kKeptShareBf16 = 0.4;
+// glibc 2.36 on rows of 80 to 1000 tokens (docs/memory.md). Passes without gradients leave holes of
+// their own beside those of an update; where there are none, fewer are left in fp32. On a CPU with
+// bf16 instructions the casts, made anew after every update, fill a part of them. A device's
+// allocator has other holes, which are not planned.
+constexpr double kKeptShare = 0.75, kKeptShareOfUpdates = 0.55, kKeptShareBf16 = 0.4;
 
 // Deltas of a push to bf16 servers take one part in so many of its tensors. To fp32 servers they may
 // take as much as the tensors, since every element changes.
@@ -143,16 +144,21 @@ class Trainer {
                                       : "T tokens of L layers",
         kept);
     if (on_cpu_) {
-      const bool casts = shape_.dtype == ComputeDType::kBf16 && shape_.fast_bf16;
-      const double share = casts ? kKeptShareBf16 : kKeptShare;
       Add("kept by the allocator", "holes between activations: measured",
-          static_cast<int64_t>(share * static_cast<double>(kept)));
+          static_cast<int64_t>(KeptShare() * static_cast<double>(kept)));
     }
     const int64_t one_layer =
         t * (4 * (4 * c.hidden_size + q) + width * (3 * c.intermediate_size + q + 2 * kv));
     const int64_t head = HeadBytes(rows);
     Add("passes, beside the activations", "logits and their gradient, or one layer's gradients",
         std::max(head, one_layer));
+  }
+
+  double KeptShare() const {
+    if (shape_.dtype == ComputeDType::kFp32) {
+      return shape_.scores_first ? kKeptShare : kKeptShareOfUpdates;
+    }
+    return shape_.fast_bf16 ? kKeptShareBf16 : kKeptShare;
   }
 
   // Logits, [R, V] or a chunk of them, and the gradient of the head's weight.

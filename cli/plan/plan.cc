@@ -142,6 +142,7 @@ absl::StatusOr<plan::RunShape> SupervisedShape(const PlanFlags& flags) {
     trainer.over_vocabulary = false;
     trainer.policy.tie_word_embeddings = true;  // it has no head over the vocabulary
   }
+  trainer.scores_first = flags.algorithm == "preferences";  // by the reference policy
   trainer.ranks = std::max<int64_t>({1, flags.gpus, flags.ranks});
   trainer.shard_parameters = options.shard_parameters;
   trainer.dtype = options.dtype;

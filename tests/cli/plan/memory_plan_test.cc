@@ -61,6 +61,17 @@ TEST(MemoryPlanTest, SupervisedTrainingHoldsFourCopiesAndTheFile) {
   EXPECT_EQ(memory.total(), sum);
 }
 
+TEST(MemoryPlanTest, TheAllocatorKeepsLessOfPassesThatAllHaveGradients) {
+  TrainerShape shape = Shape();
+  shape.scores_first = false;
+  const int64_t activations = 6 * 4 * (16 + 16 + 8 + 32 + 2 + 2);  // as above
+  EXPECT_EQ(Bytes(TrainerMemory(shape), "kept by the allocator"), activations * 55 / 100);
+  shape.dtype = ComputeDType::kBf16;
+  EXPECT_EQ(Bytes(TrainerMemory(shape), "kept by the allocator"), activations * 4 / 10);
+  shape.fast_bf16 = false;
+  EXPECT_EQ(Bytes(TrainerMemory(shape), "kept by the allocator"), activations * 3 / 4);
+}
+
 TEST(MemoryPlanTest, LogitsAreKeptUpToALimitAndComputedInChunksBeyond) {
   TrainerShape shape = Shape();
   shape.policy.vocab_size = 100000;

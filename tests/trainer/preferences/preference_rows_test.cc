@@ -117,7 +117,7 @@ TEST_P(MalformedRow, IsNamedWithFileLineAndWhatWasExpected) {
 INSTANTIATE_TEST_SUITE_P(
     Table, MalformedRow,
     ::testing::Values(
-        BadRow{"NotJson", "{\"prompt\": ", "not JSON; want {\"prompt\""},
+        BadRow{"NotJson", "{\"prompt\": ", "not JSON at byte 12; want {\"prompt\""},
         BadRow{"NotAnObject", "[1]", "is array; want"},
         BadRow{"TooDeep", std::string(100000, '['), "nests deeper than 64 levels"},
         BadRow{"NoSides", R"({"prompt": "a"})", "no \"chosen\" and no \"completion\"; want"},
