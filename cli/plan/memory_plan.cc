@@ -17,10 +17,10 @@ constexpr int64_t kLogitRowsOnCpu = 256, kLogitRowsOnDevice = 1024;
 
 // What glibc keeps of freed activations and cannot use again for the next row's, as a share of
 // them: with KeepFreedMemory it goes back to the kernel only between train steps. Measured with
-// glibc 2.36 on rows of 80 to 1000 tokens (docs/memory.md). Passes without gradients leave holes of
-// their own beside those of an update; where there are none, fewer are left in fp32. On a CPU with
-// bf16 instructions the casts, made anew after every update, fill a part of them. A device's
-// allocator has other holes, which are not planned.
+// glibc 2.36 on rows of 80 to 1000 tokens (docs/memory.md, tests/bench/kept_memory.py). In fp32 less
+// is kept where rows are not scored before their updates. On a CPU with bf16 instructions the casts,
+// made anew after every update, fill a part of the holes. A device's allocator has other holes,
+// which are not planned.
 constexpr double kKeptShare = 0.75, kKeptShareOfUpdates = 0.55, kKeptShareBf16 = 0.4;
 
 // Deltas of a push to bf16 servers take one part in so many of its tensors. To fp32 servers they may

@@ -38,7 +38,7 @@ struct TrainerShape {
   ModelConfig policy;
   DType file_dtype = DType::kF32;  // of the model directory's tensors, which stay mapped
   bool over_vocabulary = true;     // log-probs are wanted; false: a reward model's scores are
-  bool scores_first = true;        // rows pass without gradients too: RL and preferences
+  bool scores_first = true;        // rows are scored before their updates: RL and preferences
   bool has_reference = false;
   std::optional<ModelConfig> critic;  // of a critic with a backbone of its own
   int64_t ranks = 1;
