@@ -24,6 +24,32 @@ size_t NonFiniteLength(std::string_view text) {
 
 bool BeginsANumber(char c) { return c == 'N' || c == 'I' || c == '-' || (c >= '0' && c <= '9'); }
 
+// `text` with replacement(number) in place of every number that is not finite, but not within strings.
+template <typename Replacement>
+std::string ReplaceNonFinite(std::string_view text, const Replacement& replacement) {
+  std::string out;
+  bool in_string = false, in_number = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      out += c;
+      if (c == '\\' && i + 1 < text.size()) out += text[++i];
+      if (c == '"') in_string = false;
+      continue;
+    }
+    const size_t length = !in_number && BeginsANumber(c) ? NonFiniteLength(text.substr(i)) : 0;
+    if (length > 0) {
+      out += replacement(text.substr(i, length));
+      i += length - 1;
+      continue;
+    }
+    in_number = BeginsANumber(c) || (in_number && (c == '.' || c == '+' || c == 'e' || c == 'E'));
+    in_string = c == '"';
+    out += c;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string JsonFault(std::string_view text) {
@@ -46,27 +72,14 @@ std::string JsonFault(std::string_view text) {
 }
 
 std::string NullForNonFinite(std::string_view text) {
-  std::string out;
-  bool in_string = false, in_number = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      out += c;
-      if (c == '\\' && i + 1 < text.size()) out += text[++i];
-      if (c == '"') in_string = false;
-      continue;
-    }
-    const size_t length = !in_number && BeginsANumber(c) ? NonFiniteLength(text.substr(i)) : 0;
-    if (length > 0) {
-      out += "null";
-      i += length - 1;
-      continue;
-    }
-    in_number = BeginsANumber(c) || (in_number && (c == '.' || c == '+' || c == 'e' || c == 'E'));
-    in_string = c == '"';
-    out += c;
-  }
-  return out;
+  return ReplaceNonFinite(text, [](std::string_view) { return "null"; });
+}
+
+std::string TextForNonFinite(std::string_view text) {
+  return ReplaceNonFinite(text, [](std::string_view number) {
+    if (number == "NaN") return "\"NaN\"";
+    return number.starts_with('-') ? "\"-Infinity\"" : "\"Infinity\"";
+  });
 }
 
 }  // namespace tandem

@@ -14,4 +14,8 @@ std::string JsonFault(std::string_view text);
 // strings. So one such number does not make the rest of a document unreadable.
 std::string NullForNonFinite(std::string_view text);
 
+// The same with the texts "NaN", "Infinity" and "-Infinity", for a reader that tells a number that
+// is not finite from one that is missing.
+std::string TextForNonFinite(std::string_view text);
+
 }  // namespace tandem

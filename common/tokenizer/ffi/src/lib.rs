@@ -11,6 +11,7 @@ use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
 use std::sync::Once;
 
 use chat::ChatTemplate;
+use parquet_rows::RowStream;
 use vocabulary::Vocabulary;
 
 pub struct TandemTokenizer {
@@ -226,4 +227,60 @@ pub unsafe extern "C" fn tandem_tokenizer_train(
 #[no_mangle]
 pub unsafe extern "C" fn tandem_parquet_json_lines(file: TandemBytes) -> TandemResult {
     guard(|| parquet_rows::json_lines(file.bytes()).map_err(Failure::Invalid))
+}
+
+/// # Safety
+/// `path` is readable, `handle` is writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_parquet_open(
+    path: TandemBytes,
+    handle: *mut *mut RowStream,
+) -> TandemResult {
+    guard(|| {
+        let stream = RowStream::open(path.text("the path")?).map_err(Failure::Invalid)?;
+        *handle = Box::into_raw(Box::new(stream));
+        Ok(Vec::new())
+    })
+}
+
+/// # Safety
+/// `handle` came from tandem_parquet_open and is used no more.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_parquet_close(handle: *mut RowStream) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(handle))));
+}
+
+/// # Safety
+/// `handle` is live and `key` readable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_parquet_metadata(
+    handle: *const RowStream,
+    key: TandemBytes,
+) -> TandemResult {
+    guard(|| {
+        let value = (*handle).metadata(key.text("the key")?);
+        let none = || Failure::Invalid("the metadata has no such key".to_string());
+        value.map(|text| text.as_bytes().to_vec()).ok_or_else(none)
+    })
+}
+
+/// # Safety
+/// `handle` is live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_parquet_num_rows(handle: *const RowStream) -> i64 {
+    (*handle).num_rows()
+}
+
+/// # Safety
+/// `handle` is live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_parquet_next(
+    handle: *mut RowStream,
+    max_rows: i64,
+) -> TandemResult {
+    let result = guard(|| (*handle).next(max_rows).map_err(Failure::Invalid));
+    if result.status != OK {
+        (*handle).end();
+    }
+    result
 }
