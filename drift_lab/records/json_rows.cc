@@ -72,9 +72,10 @@ class RowReader {
       int32_t bit = 0;
       if (cursor_.TakeWord("true")) {
         bit = 1;
-      } else if (!cursor_.TakeWord("false") && (!cursor_.TakeInt(bit) || bit < 0 || bit > 1)) {
+      } else if (!cursor_.TakeWord("false") && !cursor_.TakeInt(bit)) {
         return Expected("0 or 1");
       }
+      if (bit != 0 && bit != 1) return InvalidArgument("expected 0 or 1, found ", bit);
       row_.loss_mask.push_back(static_cast<uint8_t>(bit));
       return absl::OkStatus();
     });
