@@ -1,0 +1,199 @@
+#include "drift_lab/screening/screening.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "drift_lab/screening/alignment_signs.h"
+#include "drift_lab/screening/distribution_signs.h"
+#include "drift_lab/screening/lattice_signs.h"
+#include "drift_lab/screening/pattern_signs.h"
+#include "drift_lab/screening/value_signs.h"
+
+namespace tandem::drift {
+namespace {
+
+std::string ReplayCommand(const Records& records) {
+  return absl::StrCat("tandem drift why ", records.path, " --model ",
+                      records.header.model.empty() ? "DIR" : records.header.model);
+}
+
+void Append(std::vector<Sign> more, std::vector<Sign>& signs) {
+  std::ranges::move(more, std::back_inserter(signs));
+}
+
+// All pairs equal bit by bit, and not because everything is certain.
+Sign IdenticalSign(const TokenPairs& pairs) {
+  int64_t count = 0, equal = 0;
+  for (size_t m = 0; m < pairs.place.size(); ++m) {
+    if (!std::isfinite(pairs.delta(m)) || pairs.behaviour[m] > -1e-3F) continue;
+    ++count;
+    equal += pairs.behaviour[m] == pairs.proximal[m];
+  }
+  Sign sign{.id = "identical",
+            .side = SignSide::kBoth,
+            .statistic = "share of uncertain tokens with equal values"};
+  sign.value.value = count > 0 ? static_cast<double>(equal) / static_cast<double>(count) : 0;
+  if (count < 20) {
+    sign.statement = "Too few uncertain tokens have values on both sides.";
+  } else if (equal == count) {
+    sign.verdict = SignVerdict::kShown;
+    sign.statement = absl::StrFormat(
+        "Both sides give the same value at all %d uncertain tokens: one engine, one that repeats "
+        "the "
+        "other bit by bit, or a column that was copied.",
+        count);
+  } else {
+    sign.verdict = SignVerdict::kRuledOut;
+    sign.statement = absl::StrFormat("%d of %d uncertain tokens have equal values.", equal, count);
+  }
+  return sign;
+}
+
+Sign MovingPolicySign() {
+  return {.id = "moving_policy",
+          .verdict = SignVerdict::kShown,
+          .side = SignSide::kProximal,
+          .statement =
+              "proximal_logprobs are of the moving policy, by the header: updates within the train "
+              "step are part of "
+              "every difference here."};
+}
+
+// Divides the behaviour's values by `factor`, which the sign of the log base found.
+void RescaleBehaviour(double factor, TokenPairs& pairs) {
+  for (float& x : pairs.behaviour) x = static_cast<float>(x / factor);
+}
+
+int RankOf(const Sign& sign) {
+  // In the order of a reader's questions: what is wrong, what is so, what may be, what is open.
+  return sign.accuses ? -1 : static_cast<int>(sign.verdict);
+}
+
+// Signs that cannot be told because another one stands in the way.
+void AppendOutOfPlace(std::vector<Sign>& signs) {
+  for (const char* id : {"truncation", "temperature", "few_tokens", "position", "steps"}) {
+    signs.push_back(
+        {.id = id, .statement = "Can be told only once the values are at the right tokens."});
+  }
+}
+
+void AppendComparisons(const Records& records, const TokenPairs& pairs, uint64_t seed,
+                       std::vector<Sign>& signs) {
+  signs.push_back(TruncationSign(records, pairs, seed));
+  signs.push_back(TemperatureSign(records, pairs, seed));
+  Append(PatternSigns(records, pairs, seed), signs);
+}
+
+bool IsNumbersAlone(const Records& records, const TrainingEffect& effect) {
+  const bool both_float32 =
+      records.header.behaviour.dtype == "float32" && records.header.proximal.dtype == "float32";
+  if (both_float32) return effect.mean_abs_delta.value <= kMostFloat32MeanAbs;
+  return effect.mean_abs_delta.value <= kMostBfloat16MeanAbs && effect.k3.value <= kMostBfloat16K3;
+}
+
+std::string SizeWords(const TrainingEffect& effect) {
+  return absl::StrFormat("The sides differ by %.3g nats a token on average (k3 %.2g)",
+                         effect.mean_abs_delta.value, effect.k3.value);
+}
+
+void Conclude(const Records& records, Screening& screening) {
+  const TrainingEffect& effect = screening.effect;
+  const auto first = std::ranges::find(screening.signs, true, &Sign::accuses);
+  const auto accusing = std::ranges::count(screening.signs, true, &Sign::accuses);
+  const bool identical = std::ranges::any_of(screening.signs, [](const Sign& s) {
+    return s.id == "identical" && s.verdict == SignVerdict::kShown;
+  });
+  if (first != screening.signs.end()) {
+    screening.verdict = ScreeningVerdict::kShown;
+    screening.headline =
+        absl::StrCat("Shown: ", first->statement,
+                     accusing > 1 ? absl::StrFormat(" %d more below.", accusing - 1) : "");
+    screening.command = first->command;
+  } else if (effect.num_tokens == 0) {
+    screening.headline = "Nothing to compare: no drawn token has log-probs of both sides.";
+  } else if (identical) {
+    screening.verdict = ScreeningVerdict::kIdentical;
+    screening.headline = "Identical: both sides give the same log-prob at every token, bit by bit.";
+  } else if (IsNumbersAlone(records, effect)) {
+    screening.verdict = ScreeningVerdict::kNumbersAlone;
+    screening.headline = absl::StrCat(
+        SizeWords(effect),
+        ", which is of the size that number formats and kernels alone give, and the "
+        "records show nothing else. A small fault can hide in it; weights would tell.");
+    screening.command = ReplayCommand(records);
+  } else {
+    screening.verdict = ScreeningVerdict::kNeedsWeights;
+    screening.headline =
+        absl::StrCat(SizeWords(effect),
+                     ", which is more than number formats and kernels give, and the records do "
+                     "not show why. Needs weights.");
+    screening.command = ReplayCommand(records);
+  }
+}
+
+}  // namespace
+
+const char* ScreeningVerdictName(ScreeningVerdict verdict) {
+  switch (verdict) {
+    case ScreeningVerdict::kNothingToCompare:
+      return "nothing_to_compare";
+    case ScreeningVerdict::kIdentical:
+      return "identical";
+    case ScreeningVerdict::kNumbersAlone:
+      return "numbers_alone";
+    case ScreeningVerdict::kShown:
+      return "shown";
+    case ScreeningVerdict::kNeedsWeights:
+      return "needs_weights";
+  }
+  return "";
+}
+
+Screening Screen(const Records& records, uint64_t seed) {
+  Screening screening{.path = records.path,
+                      .num_rows = records.num_rows(),
+                      .num_tokens = records.num_tokens(),
+                      .pairs = PairsOf(records)};
+  TokenPairs& pairs = screening.pairs;
+  std::vector<Sign>& signs = screening.signs;
+  screening.num_drawn = pairs.num_tokens();
+  signs = ValueSigns(records, &pairs);
+  Append(RoundingSigns(records, pairs), signs);
+  signs.push_back(DrawsSign(records, pairs));
+  signs.push_back(RawSign(records, pairs));
+  screening.effect = EffectOnTraining(records, pairs, seed);
+  if (screening.effect.num_tokens > 0) {
+    if (records.header.proximal.policy == "moving") signs.push_back(MovingPolicySign());
+    signs.push_back(IdenticalSign(pairs));
+    signs.push_back(LogBaseSign(pairs));
+    const Sign& base = signs.back();
+    if (base.accuses) {
+      RescaleBehaviour(base.value.value, pairs);
+      screening.notes.push_back(absl::StrFormat(
+          "Behind the base of the logs, the tests used behaviour_logprobs divided by %.4f.",
+          base.value.value));
+    }
+    const Alignment alignment = AlignmentSigns(records, pairs, seed);
+    Append(alignment.signs, signs);
+    if (alignment.in_place) {
+      AppendComparisons(records, pairs, seed, signs);
+    } else {
+      AppendOutOfPlace(signs);
+    }
+  }
+  if (screening.num_rows > 4000) {
+    screening.notes.push_back(
+        absl::StrFormat("Shifts were looked for in 256 rows and exchanged rows in 400, chosen with "
+                        "seed %d; every other number is of all rows.",
+                        seed));
+  }
+  std::ranges::stable_sort(signs, {}, RankOf);
+  Conclude(records, screening);
+  return screening;
+}
+
+}  // namespace tandem::drift
