@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "cli/drift/capture_flags.h"
 #include "cli/drift/progress_lines.h"
+#include "cli/drift/why_records.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
@@ -14,6 +15,7 @@
 #include "common/options/command_line.h"
 #include "common/process/memory.h"
 #include "drift_lab/pages/why_report.h"
+#include "drift_lab/records/records_file.h"
 
 namespace tandem::cli {
 namespace {
@@ -21,12 +23,26 @@ namespace {
 struct WhyFlags {
   drift::AttributionOptions options;
   std::string path;
+  std::string html;  // of records only
   JsonFlags json;
 };
 
 // Returns exit code 3 for a capture that is not comparable, after the findings are printed.
 absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
   KeepFreedMemory();
+  if (drift::IsRecordsFile(flags.path)) {
+    return RunWhyRecords({.path = flags.path,
+                          .model = flags.options.model,
+                          .weights = flags.options.weights,
+                          .html = flags.html,
+                          .json = flags.json,
+                          .seed = flags.options.seed});
+  }
+  if (!flags.html.empty()) {
+    return AsUsageError(InvalidArgument(
+        "--html: only a records file has a page here; the page of a capture is written by `tandem "
+        "drift attribute --html`"));
+  }
   TANDEM_ASSIGN_OR_RETURN(const drift::WhyReport report,
                           drift::RunWhy(flags.path, flags.options, PassLine()));
   TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, drift::WhyTable(report), drift::WhyJson(report)));
@@ -39,14 +55,20 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
   auto flags = std::make_shared<WhyFlags>();
   CLI::App* sub = drift.add_subcommand(
       "why", "Why is my ratio not 1? Experiments that tell the causes apart, and a plain answer");
-  sub->add_option("path", flags->path,
-                  "run directory (its newest capture and its metrics), or a capture")
+  sub->add_option(
+         "path", flags->path,
+         "run directory (its newest capture and its metrics), a capture, or a records file of any\n"
+         "two engines (docs/records.md)")
       ->required();
   AddModelFlags(sub, &flags->options.model, &flags->options.weights);
   sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
   AddJsonFlags(sub, &flags->json);
+  sub->add_option("--html", flags->html,
+                  "of a records file: also write a page with the verdict, the effect on training, "
+                  "densities,\ncurves and the worst tokens to this file");
   EndHelp(
       *sub,
+      "With a records file: what the numbers alone show, rule out or leave open, without weights.\n"
       "Exit code 0: there is an answer, be it \"it is 1\" or \"cannot tell\". 3: the capture is "
       "not comparable\n"
       "(findings are printed), cannot be read, or the run has none.",

@@ -37,6 +37,9 @@ constexpr std::string_view kAttributionScripts[] = {"dom.js",
                                                     "attribution_positions.js",
                                                     "attribution_main.js"};
 
+constexpr std::string_view kRecordsScripts[] = {"dom.js",    "charts.js", "intervals.js",
+                                                "tokens.js", "theme.js",  "records.js"};
+
 std::string RunName(const std::string& run_directory, const Json& data) {
   const auto id = data["run"].find("run_id");
   if (id != data["run"].end() && id->is_string()) return id->get<std::string>();
@@ -79,6 +82,11 @@ std::string AttributionHtml(const std::string& name, std::string data) {
   return RenderHtml({.title = name + " - Tandem attribution",
                      .data = std::move(data),
                      .scripts = kAttributionScripts});
+}
+
+std::string RecordsHtml(const std::string& name, std::string data) {
+  return RenderHtml(
+      {.title = name + " - Tandem records", .data = std::move(data), .scripts = kRecordsScripts});
 }
 
 std::string RewardModelHtml(const std::string& name, std::string data) {

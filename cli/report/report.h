@@ -22,6 +22,10 @@ absl::Status WriteReport(const std::string& run_directory, const std::string& ou
 // drift_lab/pages/attribution_report.h, and `name` is in the title.
 std::string AttributionHtml(const std::string& name, std::string data);
 
+// The page of `tandem drift why RECORDS --html`. `data` is that of
+// drift_lab/pages/screening_report.h, and `name` is in the title.
+std::string RecordsHtml(const std::string& name, std::string data);
+
 // The page of a reward model, from the numbers of cli/supervised/reward_report.h as JSON.
 std::string RewardModelHtml(const std::string& name, std::string data);
 

@@ -1,0 +1,67 @@
+#include "cli/drift/why_records.h"
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/drift/progress_lines.h"
+#include "cli/report/report.h"
+#include "common/base/exit_codes.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/tokenizer/tokenizer.h"
+#include "drift_lab/pages/screening_report.h"
+#include "drift_lab/records/records_file.h"
+#include "drift_lab/screening/screening.h"
+
+namespace tandem::cli {
+namespace {
+
+// The tokenizer of the model where it is a directory on this machine; else null, and the page shows
+// ids.
+std::unique_ptr<Tokenizer> TokenizerOf(const WhyRecordsFlags& flags,
+                                       const drift::Records& records) {
+  for (const std::string& directory :
+       {flags.model, records.header.tokenizer, records.header.model}) {
+    if (directory.empty()) continue;
+    absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(directory);
+    if (loaded.ok()) return *std::move(loaded);
+  }
+  return nullptr;
+}
+
+absl::Status WriteRecordsPage(const WhyRecordsFlags& flags, const drift::Records& records,
+                              const drift::Screening& screening) {
+  const std::unique_ptr<Tokenizer> tokenizer = TokenizerOf(flags, records);
+  const auto text_of = [&](std::span<const int32_t> ids) -> std::string {
+    if (tokenizer == nullptr) return "";
+    const absl::StatusOr<std::string> text = tokenizer->Decode(ids, /*skip_special_tokens=*/false);
+    return text.ok() ? *text : "";
+  };
+  return WriteFileAtomically(
+      flags.html, report::RecordsHtml(std::filesystem::path(flags.path).filename().string(),
+                                      drift::RecordsPageData(records, screening, text_of)));
+}
+
+absl::StatusOr<drift::Records> ReadWithProgress(const std::string& path) {
+  const auto line = PassLine();
+  return drift::ReadRecords(path, [&](int64_t bytes, int64_t total) {
+    line("reading " + path,
+         total > 0 ? static_cast<double>(bytes) / static_cast<double>(total) : 0);
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunWhyRecords(const WhyRecordsFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(const drift::Records records, ReadWithProgress(flags.path));
+  const drift::Screening screening = drift::Screen(records, flags.seed);
+  if (!flags.html.empty()) TANDEM_RETURN_IF_ERROR(WriteRecordsPage(flags, records, screening));
+  TANDEM_RETURN_IF_ERROR(
+      PrintResult(flags.json, drift::ScreeningTable(screening), drift::ScreeningJson(screening)));
+  return ToInt(ExitCode::kOk);
+}
+
+}  // namespace tandem::cli

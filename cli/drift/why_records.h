@@ -1,0 +1,26 @@
+// `tandem drift why RECORDS`: the verdict from a records file of foreign engines (docs/records.md).
+// cli/drift/drift_why.cc calls it where the path is such a file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/io/shared_flags.h"
+
+namespace tandem::cli {
+
+struct WhyRecordsFlags {
+  std::string path;     // a records file
+  std::string model;    // --model; empty: records alone
+  std::string weights;  // --weights
+  std::string html;     // --html; empty: no page
+  JsonFlags json;
+  uint64_t seed = 1;
+};
+
+// Prints the verdict and returns the exit code 0.
+//   errors of ReadRecords and WriteFileAtomically
+absl::StatusOr<int> RunWhyRecords(const WhyRecordsFlags& flags);
+
+}  // namespace tandem::cli
