@@ -28,5 +28,10 @@ TEST(NullForNonFinite, ReplacesWhatIsNoNumberOfJsonAndNothingElse) {
   EXPECT_EQ(NullForNonFinite(""), "");
 }
 
+TEST(TextForNonFinite, KeepsWhichNumberItWas) {
+  EXPECT_EQ(TextForNonFinite(R"([0.5, NaN, Infinity, -Infinity, 1e999, -1e999, "NaN", "\" NaN"])"),
+            R"([0.5, "NaN", "Infinity", "-Infinity", "Infinity", "-Infinity", "NaN", "\" NaN"])");
+}
+
 }  // namespace
 }  // namespace tandem

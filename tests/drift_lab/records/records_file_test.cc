@@ -194,6 +194,19 @@ TEST_F(RecordsFile, IsToldFromOtherFiles) {
   EXPECT_FALSE(IsRecordsFile(directory_ / "none"));
 }
 
+TEST_F(RecordsFile, ParquetGivesTheSameRecordsAsJsonLines) {
+  const std::string place = TANDEM_SOURCE_DIR "/tests/testdata/foreign/format3/";
+  const absl::StatusOr<Records> lines = ReadRecords(place + "records.jsonl");
+  const absl::StatusOr<Records> parquet = ReadRecords(place + "records.parquet");
+  ASSERT_THAT(lines, IsOk());
+  ASSERT_THAT(parquet, IsOk());
+  EXPECT_EQ(parquet->num_rows(), 3);
+  EXPECT_EQ(parquet->header.behaviour.temperature, 0.7);
+  ASSERT_THAT(WriteRecords(directory_ / "lines", *lines), IsOk());
+  ASSERT_THAT(WriteRecords(directory_ / "parquet", *parquet), IsOk());
+  EXPECT_EQ(*ReadFile(directory_ / "parquet"), *ReadFile(directory_ / "lines"));
+}
+
 TEST_F(RecordsFile, ARowThatDrewNothingHasNoVersions) {
   const absl::StatusOr<Records> records = Read(absl::StrCat(
       kHeader,
