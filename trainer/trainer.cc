@@ -17,6 +17,8 @@
 #include "common/rendezvous/loopback.h"
 #include "trainer/checkpoints/best_checkpoint.h"
 #include "trainer/drift/drift_monitor.h"
+#include "trainer/foreign/foreign_bridge.h"
+#include "trainer/foreign/foreign_report.h"
 #include "trainer/group_collector.h"
 #include "trainer/metrics/step_metrics.h"
 #include "trainer/prompts/group_request.h"
@@ -89,6 +91,8 @@ absl::StatusOr<PushTotals> Trainer::Publish(CastWeights cast) {
   TANDEM_ASSIGN_OR_RETURN(const PushTotals totals,
                           delivery_->Publish(state_.version, std::move(cast)));
   recent_->NoteServed(publisher_->version(), publisher_->digests());
+  TANDEM_RETURN_IF_ERROR(
+      ReportForeignDeliveries(foreign_.get(), std::bind_front(&RunLog::Event, log_.get())));
   return totals;
 }
 
@@ -346,6 +350,21 @@ RunParts Trainer::Parts() const {
   return {options_, *inputs_, state_, *learner_, *client_, *publisher_};
 }
 
+absl::Status Trainer::BridgeForeignServers(rpc::Caller* caller) {
+  auto bridge = ForeignBridge::Start(
+      options_.servers, {.model = options_.model,
+                         .weights_dir = WeightsDirOf(options_.foreign, log_->directory().path()),
+                         .in_flight = options_.foreign.in_flight,
+                         .temperature = options_.sampling.temperature,
+                         .call_seconds = options_.client.call_timeout_seconds,
+                         .push_seconds = options_.push.timeout_seconds,
+                         .tokenizer = inputs_->tokenizer.get()});
+  TANDEM_RETURN_IF_ERROR(WithExitCode(bridge.status(), ExitCode::kStorage));
+  foreign_ = *std::move(bridge);
+  if (foreign_ != nullptr) foreign_->RouteTo(caller);
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::OpenRun(RunMode mode, rpc::Caller caller) {
   const bool resumes = mode == RunMode::kResume;
   TANDEM_RETURN_IF_ERROR(log_->OpenDirectory(options_.out, options_.run_name, mode));
@@ -354,6 +373,7 @@ absl::Status Trainer::OpenRun(RunMode mode, rpc::Caller caller) {
   TANDEM_RETURN_IF_ERROR(WithExitCode(owner.status(), ExitCode::kStorage));
   state_.run_id = owner->run_id;
   caller.UseSecret(owner->secret);
+  TANDEM_RETURN_IF_ERROR(BridgeForeignServers(&caller));
   pool_ = std::make_unique<ServerPool>(std::vector<std::string>{}, caller);
   if (!options_.history.empty()) {
     TANDEM_RETURN_IF_ERROR(WithExitCode(log_->OpenHistory(options_.history), ExitCode::kStorage));
@@ -478,7 +498,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   TANDEM_RETURN_IF_ERROR(WithExitCode(CheckBuild(options.push), ExitCode::kBadModelOrData));
   auto caller = rpc::Caller::Load(options.tls, {rpc::Role::kTrainer}, "trainer");
   TANDEM_RETURN_IF_ERROR(WithExitCode(caller.status(), ExitCode::kUsage));
-  if (caller->is_plaintext() && !std::ranges::all_of(options.servers, IsLoopback)) {
+  const auto is_here = [](const std::string& server) {
+    const std::string foreign = ForeignHostPort(server);
+    return IsLoopback(foreign.empty() ? server : foreign);
+  };
+  if (caller->is_plaintext() && !std::ranges::all_of(options.servers, is_here)) {
     log::Warning(
         "PLAINTEXT calls to servers of other machines: whoever is between can change weights and "
         "completions (trainer.tls)");

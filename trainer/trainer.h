@@ -31,6 +31,7 @@ class CaptureWriter;
 class Checkpointer;
 class Delivery;
 class DriftMonitor;
+class ForeignBridge;
 class GroupCollector;
 class Ledger;
 class RecentWeights;
@@ -90,6 +91,7 @@ class Trainer {
   // Set-up, in order.
   absl::Status OpenRun(RunMode mode, rpc::Caller caller);
   absl::Status ConnectServers();
+  absl::Status BridgeForeignServers(rpc::Caller* caller);
 
   absl::Status RunSteps();
   absl::Status Step();
@@ -133,7 +135,8 @@ class Trainer {
   std::unique_ptr<DriftMonitor> drift_;
 
   // The rollout servers, from ConnectServers on.
-  std::unique_ptr<ServerPool> pool_;  // empty until then
+  std::unique_ptr<ForeignBridge> foreign_;  // null: all servers are our own
+  std::unique_ptr<ServerPool> pool_;        // empty until then
   std::unique_ptr<ServerLookup> lookup_;
   std::unique_ptr<ServerScorer> scorer_;
   std::unique_ptr<RolloutClient> client_;

@@ -1,5 +1,7 @@
 #include "trainer/trainer_options.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
@@ -30,7 +32,8 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
   binder.Text("model", &options.model, "Hugging Face directory to start from");
   binder.TextList("servers", &options.servers,
                   "the rollout servers: HOST:PORT, or dns:NAME:PORT for one at each address of a "
-                  "name, looked up again as the run goes on");
+                  "name, looked up again as the run goes on; or vllm://HOST:PORT, a server of vLLM "
+                  "(docs/foreign_training.md)");
   binder.Text("tls", &options.tls.directory,
               "directory of tls.crt, tls.key and ca.crt for calls to servers; empty: plaintext");
   binder.Text("token_file", &options.tls.token_file,
@@ -133,6 +136,28 @@ absl::Status CheckKlBudget(const TrainerOptions& options) {
       "trainer.loss.kl_coefficient above 0; or leave the budget at 0");
 }
 
+// What a foreign server does not give cannot be asked of it.
+absl::Status CheckForeign(const TrainerOptions& options) {
+  const auto foreign = std::ranges::find_if(
+      options.servers, [](const std::string& entry) { return !ForeignHostPort(entry).empty(); });
+  if (foreign == options.servers.end()) return absl::OkStatus();
+  const TrainSamplingOptions& sampling = options.sampling;
+  const bool filters =
+      sampling.top_k > 0 || sampling.min_p > 0 || (sampling.top_p > 0 && sampling.top_p < 1);
+  if (filters) {
+    return InvalidArgument(
+        *foreign,
+        " does not say which ids its filters left, and the trainer could not re-score "
+        "over them: set trainer.sampling.top_k 0, top_p 1 and min_p 0");
+  }
+  if (options.deterministic || options.learner.numerics == Numerics::kExact) {
+    return InvalidArgument(*foreign,
+                           " promises no bits, which trainer.deterministic and "
+                           "trainer.numerics exact need: set them back");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void BindOptions(OptionBinder& binder, TrainerOptions& options) {
@@ -153,6 +178,7 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
   binder.Section("advantage", "advantage of a token (stages 3 and 5)", options.advantage);
   BindOptions(binder, options.learner);  // stages 4-8
   binder.Section("client", "calls to rollout servers", options.client);
+  binder.Section("foreign", "servers of other engines (docs/foreign_training.md)", options.foreign);
   binder.Section("push", "weight push (stage 9)", [&](OptionBinder& b) {
     BindOptions(b, options.push);
     BindOptions(b, options.learner.cast);
@@ -204,6 +230,7 @@ absl::Status CheckOptions(const TrainerOptions& options) {
         "timing");
   }
   if (absl::Status tls = rpc::CheckTlsOptions(options.tls, "trainer"); !tls.ok()) return tls;
+  TANDEM_RETURN_IF_ERROR(CheckForeign(options));
   TANDEM_RETURN_IF_ERROR(CheckAdvantage(options));
   TANDEM_RETURN_IF_ERROR(CheckDynamicSampling(options));
   TANDEM_RETURN_IF_ERROR(CheckKlBudget(options));

@@ -14,6 +14,7 @@
 #include "trainer/checkpoints/checkpointer.h"
 #include "trainer/drift/drift_monitor.h"
 #include "trainer/experience/experience_buffer.h"
+#include "trainer/foreign/foreign_options.h"
 #include "trainer/metrics/alerts.h"
 #include "trainer/prompts/curriculum.h"
 #include "trainer/prompts/group_request.h"
@@ -57,6 +58,7 @@ struct TrainerOptions {
   LearnerOptions learner;
   RankOptions ranks;
   RolloutClientOptions client;
+  ForeignOptions foreign;
   WeightPublisherOptions push;
   CheckpointOptions checkpoint;
   CaptureOptions capture;
@@ -74,6 +76,7 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options);
 //                     other; a deterministic run with max_staleness; a budget of the KL to a
 //                     reference policy that is not measured, on_kl without a budget, roll_back
 //                     without checkpoints or with push.hold_back_versions
+//                     or foreign servers with what they do not give
 //   UNIMPLEMENTED     numerics exact on a CUDA device
 absl::Status CheckOptions(const TrainerOptions& options);
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -20,6 +21,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/ranks/device_choice.h"
+#include "trainer/rollouts/server_lookup.h"
 
 namespace tandem::cli {
 namespace {
@@ -50,11 +52,23 @@ std::string ObserveAddress(const std::string& first, int64_t server) {
   return absl::StrCat(first.substr(0, colon + 1), port + server);
 }
 
+// Servers that others run, of another engine: the run starts none of its own.
+bool HasForeignServers(const RunFile& file) {
+  return std::ranges::any_of(file.trainer().servers, [](const std::string& entry) {
+    return !trainer::ForeignHostPort(entry).empty();
+  });
+}
+
 LaunchPlan PlanOf(const RunFile& file, const std::string& config, const LocalRunOptions& options) {
   LaunchPlan plan{.launch = file.launch(),
                   .logs = file.run_directory() + "/logs",
                   .num_steps = file.trainer().steps,
                   .restarts_file = file.run_directory() + "/restarts.jsonl"};
+  std::vector<std::string> foreign;
+  if (HasForeignServers(file)) {
+    foreign = file.trainer().servers;
+    plan.launch.num_servers = 0;
+  }
   const int64_t base_port = file.launch().base_port;
   const std::string observe = file.server().observe_listen, folder = ProgramFolder(file.launch());
   plan.server_argv = [=](int64_t server, int64_t port, const std::string& port_file) {
@@ -69,9 +83,13 @@ LaunchPlan PlanOf(const RunFile& file, const std::string& config, const LocalRun
     return argv;
   };
   plan.trainer_argv = [=](const std::vector<std::string>& addresses, bool again) {
-    std::vector<std::string> argv = {
-        folder + "/trainer",           "--config",   config, "--servers",
-        absl::StrJoin(addresses, ","), "--progress", "json"};
+    std::vector<std::string> argv = {folder + "/trainer",
+                                     "--config",
+                                     config,
+                                     "--servers",
+                                     absl::StrJoin(foreign.empty() ? addresses : foreign, ","),
+                                     "--progress",
+                                     "json"};
     if (again) {
       argv.push_back("--resume-or-start");
     } else if (options.resume) {

@@ -201,8 +201,11 @@ void AddPlain(DriftMetrics& metrics) {
   add("num_nonfinite", sums.nonfinite);
   add("mean_w_stderr", sums.mean_w_stderr());
   add("mean_w_z", sums.mean_w_z());
-  add("calibration_z", sums.calibration_z());
-  add("calibration_surprise", sums.calibration_surprise());
+  // Without the entropies of a sampler there is nothing to test it by.
+  const bool tested = sums.tokens == 0 || sums.surprise_variance > 0 || sums.surprise != 0;
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  add("calibration_z", tested ? sums.calibration_z() : unknown);
+  add("calibration_surprise", tested ? sums.calibration_surprise() : unknown);
   add("max_abs_delta", tally.max_abs_delta);
   add("max_abs_probability_difference", tally.max_abs_probability_difference);
   add("sequence_log_ratio_max", tally.max_abs_sequence_log_ratio);

@@ -1,6 +1,7 @@
 #include "common/drift/drift_splits.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 
@@ -109,6 +110,7 @@ std::vector<DriftBucket> BucketDrift(const TokenRecord& record, SplitBy by,
   std::map<int, std::map<int32_t, DriftSums>> buckets;
   for (size_t t = 0; t < record.mask.size(); ++t) {
     if (!record.mask[t] || !record.IsFinite(t)) continue;
+    if (by == SplitBy::kEntropy && !std::isfinite(record.entropies[t])) continue;
     buckets[BucketOf(record, by, t)][record.sequence[t]].AddToken(record, t);
   }
   std::vector<DriftBucket> result;

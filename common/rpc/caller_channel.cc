@@ -36,7 +36,8 @@ void CallerChannel::Identify(grpc::ClientContext* context) const {
 std::shared_ptr<grpc::Channel> CallerChannel::current() {
   MutexLock lock(&mu_);
   if (channel_ == nullptr) {
-    channel_ = grpc::CreateCustomChannel(address_, caller_.credentials(), Arguments());
+    channel_ = grpc::CreateCustomChannel(caller_.TargetOf(address_),
+                                         caller_.CredentialsFor(address_), Arguments());
   }
   return channel_;
 }

@@ -177,6 +177,15 @@ std::shared_ptr<grpc::ChannelCredentials> Caller::credentials() const {
   return credentials_ == nullptr ? grpc::InsecureChannelCredentials() : credentials_;
 }
 
+std::string Caller::TargetOf(const std::string& address) const {
+  const auto route = routes_.find(address);
+  return route == routes_.end() ? address : route->second;
+}
+
+std::shared_ptr<grpc::ChannelCredentials> Caller::CredentialsFor(const std::string& address) const {
+  return routes_.contains(address) ? grpc::InsecureChannelCredentials() : credentials();
+}
+
 absl::Status Caller::Check(const TlsOptions& options, Roles roles, const std::string& section) {
   TANDEM_RETURN_IF_ERROR(CheckTlsOptions(options, section));
   return options.directory.empty() ? absl::OkStatus()

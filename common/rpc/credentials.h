@@ -8,6 +8,7 @@
 // gRPC is not visible in this header. Thread-safe.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -54,7 +55,15 @@ class Caller {
   // The secret for the server at `address`.
   std::string SecretFor(const std::string& address) const;
 
+  // Calls to `address` go to `target` over plaintext: to a service of this process, at a place that
+  // no other user can reach. Call it before the caller is copied.
+  void Route(const std::string& address, const std::string& target) { routes_[address] = target; }
+  // Where calls to `address` go, and by which credentials.
+  std::string TargetOf(const std::string& address) const;
+  std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& address) const;
+
  private:
+  std::map<std::string, std::string> routes_;  // address to target
   std::string secret_;
   std::shared_ptr<TlsIdentity> identity_;  // shared with gRPC's threads
   // Null for plaintext, so that gRPC is not initialised before it is needed.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <string>
@@ -106,8 +107,10 @@ absl::Status CheckCompletionArrays(const ScoredCompletion& scored, int64_t vocab
   const Completion& completion = scored.completion();
   TANDEM_RETURN_IF_ERROR(CheckIds(View(completion.token_ids()), vocab_size, where));
   const int length = completion.token_ids_size();
-  if (completion.behaviour_logprobs_size() != length || completion.entropies_size() != length ||
-      completion.logprob_second_moments_size() != length) {
+  // A foreign server gives neither of the last two.
+  const auto is_whole = [&](int size) { return size == length || size == 0; };
+  if (completion.behaviour_logprobs_size() != length || !is_whole(completion.entropies_size()) ||
+      !is_whole(completion.logprob_second_moments_size())) {
     return InvalidArgument(where, ": ", length, " tokens with ",
                            completion.behaviour_logprobs_size(), " behaviour log-probs, ",
                            completion.entropies_size(), " entropies, ",
@@ -175,6 +178,8 @@ int64_t RowBudget(std::span<const GroupLengths> groups, int64_t begin, int64_t e
   return std::min(options.microbatch_tokens, std::max(share, largest));
 }
 
+constexpr float kUnknown = std::numeric_limits<float>::quiet_NaN();
+
 // Copies one completion's arrays to where its segment lies in the row.
 void PlaceCompletion(const ScoredCompletion& scored, const Segment& segment, int32_t number,
                      Microbatch& micro) {
@@ -186,8 +191,10 @@ void PlaceCompletion(const ScoredCompletion& scored, const Segment& segment, int
     micro.rewards[t] = scored.token_rewards_size() > 0 ? scored.token_rewards(i) : 0;
     micro.advantages[t] =
         scored.token_advantages_size() > 0 ? scored.token_advantages(i) : scored.advantage();
-    micro.entropies[t] = completion.entropies(i);
-    micro.logprob_second_moments[t] = completion.logprob_second_moments(i);
+    micro.entropies[t] = i < completion.entropies_size() ? completion.entropies(i) : kUnknown;
+    micro.logprob_second_moments[t] = i < completion.logprob_second_moments_size()
+                                          ? completion.logprob_second_moments(i)
+                                          : kUnknown;
     micro.completion[t] = number;
   }
   if (scored.token_rewards_size() == 0) micro.rewards[segment.end - 1] = scored.reward();

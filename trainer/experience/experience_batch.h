@@ -38,8 +38,8 @@ struct Microbatch {
   std::vector<float> behaviour_logprobs;
   std::vector<double> rewards;  // that come with the token; mostly the whole one with the last
   std::vector<float> advantages;
-  std::vector<float> entropies;               // of the sampling distribution
-  std::vector<float> logprob_second_moments;  // of the sampling distribution
+  std::vector<float> entropies;               // of the sampling distribution; NaN: not known
+  std::vector<float> logprob_second_moments;  // of the sampling distribution; NaN: not known
   std::vector<int64_t> weight_versions;       // that drew the token; 0 on prompts
   std::vector<int32_t> completion;  // number in ExperienceBatch::completions; -1 on prompts
   int64_t num_completions = 0;
@@ -73,8 +73,8 @@ struct PackOptions {
 // Packs groups in order; a group stands in one row where it fits, else its completions spread over
 // rows that repeat its prompt. Masked completions are left out. Equal groups give equal batches.
 // Supports (PackedRow) stay in `groups`, which must outlive the batch when there are any.
-//   INVALID_ARGUMENT  (naming group and completion) empty prompt or completion; per-token arrays or
-//                     version spans that do not add up, or versions that fall; ids that do not have
+//   INVALID_ARGUMENT  (naming group and completion) empty prompt or completion; per-token arrays
+//                     (entropies and second moments may be absent) or version spans that do not add up, or versions that fall; ids that do not have
 //                     the hash they were sent with, or outside the vocabulary; a reward of a
 //                     completion to train, or an advantage, that is not finite; the same index twice
 //   FAILED_PRECONDITION  no token to train

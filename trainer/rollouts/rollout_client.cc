@@ -232,7 +232,12 @@ void RolloutClient::Impl::Probe(int index) {
   const grpc::Status status = RolloutService::NewStub(channel)->GetInfo(&context, {}, &info);
   server.channel.Ended(channel, status);
   const bool answers = status.ok() && !info.draining();
-  const absl::Status usable = answers ? Judge(server.address(), info) : absl::OkStatus();
+  absl::Status usable = answers ? Judge(server.address(), info) : absl::OkStatus();
+  // A foreign server that no run can be trained on (trainer/foreign).
+  if (absl::Status error = rpc::FromGrpc(status, "rollout server " + server.address());
+      absl::IsInvalidArgument(error)) {
+    usable = std::move(error);
+  }
   mu.Lock();
   if (stopping || server.state != State::kLost) return;
   if (!usable.ok()) fatal = usable;

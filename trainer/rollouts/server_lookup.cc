@@ -19,6 +19,7 @@ namespace tandem::trainer {
 namespace {
 
 constexpr std::string_view kNamePrefix = "dns:";
+constexpr std::string_view kVllmPrefix = "vllm://";
 
 struct Entry {
   bool is_name = false;
@@ -30,14 +31,17 @@ struct Entry {
 absl::StatusOr<Entry> Parse(const std::string& text) {
   Entry entry;
   entry.is_name = text.starts_with(kNamePrefix);
-  const std::string place = entry.is_name ? text.substr(kNamePrefix.size()) : text;
+  const bool is_foreign = text.starts_with(kVllmPrefix);
+  const std::string place = entry.is_name ? text.substr(kNamePrefix.size())
+                            : is_foreign  ? ForeignHostPort(text)
+                                          : text;
   const size_t colon = place.rfind(':');
   int port = 0;
-  if (colon == std::string::npos || colon == 0 ||
+  if (colon == std::string::npos || colon == 0 || place.find('/') != std::string::npos ||
       !absl::SimpleAtoi(place.substr(colon + 1), &port) || port < 1 || port > 65535) {
     return InvalidArgument("trainer.servers: '", text,
                            "' is neither HOST:PORT nor dns:NAME:PORT (a server at each of the ",
-                           "name's addresses)");
+                           "name's addresses) nor vllm://HOST:PORT");
   }
   entry.host = place.substr(0, colon);
   entry.port = place.substr(colon + 1);
@@ -71,6 +75,10 @@ absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host) {
   }
   freeaddrinfo(found);
   return addresses;
+}
+
+std::string ForeignHostPort(const std::string& entry) {
+  return entry.starts_with(kVllmPrefix) ? entry.substr(kVllmPrefix.size()) : "";
 }
 
 absl::Status CheckServerEntries(const std::vector<std::string>& entries) {

@@ -1,5 +1,5 @@
 // ServerLookup: the rollout servers that trainer.servers means now. An entry is HOST:PORT, one
-// server for the whole run, or dns:NAME:PORT, a server at every address the name has: looked up
+// server for the whole run, vllm://HOST:PORT, a server of vLLM (trainer/foreign), or dns:NAME:PORT, a server at every address the name has: looked up
 // again while the run goes on, so that servers may come and go. Used by Delivery. Thread-safe.
 #pragma once
 
@@ -21,8 +21,11 @@ using Resolver = std::function<absl::StatusOr<std::vector<std::string>>(const st
 absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host);
 
 // Whether the entries of trainer.servers are well formed.
-//   INVALID_ARGUMENT  not HOST:PORT or dns:NAME:PORT (named)
+//   INVALID_ARGUMENT  not HOST:PORT, vllm://HOST:PORT or dns:NAME:PORT (named)
 absl::Status CheckServerEntries(const std::vector<std::string>& entries);
+
+// HOST:PORT of an entry that names a foreign server; empty for Tandem's own.
+std::string ForeignHostPort(const std::string& entry);
 
 // Whether servers may come and go.
 bool HasNames(const std::vector<std::string>& entries);

@@ -150,6 +150,7 @@ double RetryAfterSeconds(const std::string& value, double now) {
 struct HttpClient::Handle {
   CURL* easy = nullptr;
   EndSign* end = nullptr;
+  std::function<bool()> cancelled;  // may be empty
   std::string body;
   bool too_long = false;
   std::string retry_after;
@@ -178,7 +179,9 @@ struct HttpClient::Handle {
 
   // libcurl calls it all the time, at least once a second. Other than 0 ends the request.
   static int OnProgress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-    return static_cast<Handle*>(self)->end->WaitFor(std::chrono::milliseconds(0)) ? 1 : 0;
+    const Handle& handle = *static_cast<Handle*>(self);
+    if (handle.cancelled && handle.cancelled()) return 1;
+    return handle.end->WaitFor(std::chrono::milliseconds(0)) ? 1 : 0;
   }
 };
 
@@ -211,7 +214,24 @@ HttpClient::HttpClient(const HttpClientOptions& options, double timeout_seconds,
 
 HttpClient::~HttpClient() = default;
 
+void HttpClient::UseCancel(std::function<bool()> cancelled) {
+  handle_->cancelled = std::move(cancelled);
+}
+
 HttpReply HttpClient::Post(const std::string& path, const std::string& json) {
+  curl_easy_setopt(handle_->easy, CURLOPT_POST, 1L);
+  curl_easy_setopt(handle_->easy, CURLOPT_POSTFIELDSIZE_LARGE,
+                   static_cast<curl_off_t>(json.size()));
+  curl_easy_setopt(handle_->easy, CURLOPT_POSTFIELDS, json.data());
+  return Send(path);
+}
+
+HttpReply HttpClient::Get(const std::string& path) {
+  curl_easy_setopt(handle_->easy, CURLOPT_HTTPGET, 1L);
+  return Send(path);
+}
+
+HttpReply HttpClient::Send(const std::string& path) {
   const std::string url = options_.url + path;
   HeaderList headers;
   AddHeader(&headers, "Content-Type: application/json");
@@ -229,8 +249,6 @@ HttpReply HttpClient::Post(const std::string& path, const std::string& json) {
   handle.error[0] = '\0';
   curl_easy_setopt(handle.easy, CURLOPT_URL, url.c_str());
   curl_easy_setopt(handle.easy, CURLOPT_HTTPHEADER, headers.get());
-  curl_easy_setopt(handle.easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(json.size()));
-  curl_easy_setopt(handle.easy, CURLOPT_POSTFIELDS, json.data());
   const CURLcode code = curl_easy_perform(handle.easy);
   curl_easy_setopt(handle.easy, CURLOPT_HTTPHEADER, nullptr);
   const std::string why =
@@ -245,7 +263,8 @@ HttpReply HttpClient::Post(const std::string& path, const std::string& json) {
   if (code != CURLE_OK) return {.attempt = {.status = Unavailable(why), .may_repeat = true}};
   long status = 0;
   curl_easy_getinfo(handle.easy, CURLINFO_RESPONSE_CODE, &status);
-  HttpReply reply = {.attempt = AttemptOfStatus(status, url, handle.body)};
+  HttpReply reply = {.attempt = AttemptOfStatus(status, url, handle.body),
+                     .http_status = static_cast<int>(status)};
   reply.attempt.retry_after_seconds = RetryAfterSeconds(handle.retry_after, UnixSeconds());
   if (reply.attempt.status.ok()) reply.body = std::move(handle.body);
   return reply;

@@ -1,9 +1,10 @@
-// HttpClient: JSON over HTTP by POST, with a bearer token and verified TLS. libcurl is not visible
+// HttpClient: JSON over HTTP, with a bearer token and verified TLS. libcurl is not visible
 // in this header. One easy handle per worker thread, which keeps its connection: a worker has one
 // request under way anyway, and code that waits is simpler than the callbacks of a multi handle.
-// Used by http_reward.cc and judge_reward.cc.
+// Used by http_reward.cc, judge_reward.cc and foreign/vllm_server.cc.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ absl::Status CheckHttpClientOptions(const HttpClientOptions& options, const std:
 // An attempt, with the body where its status is OK.
 struct HttpReply {
   Attempt attempt;
+  int http_status = 0;  // 0: no answer
   std::string body;
 };
 
@@ -56,8 +58,15 @@ class HttpClient {
   //   CANCELLED            `end` was given; found within a second
   HttpReply Post(const std::string& path, const std::string& json);
 
+  // The same without a body, by GET.
+  HttpReply Get(const std::string& path);
+
+  // Requests also end, as by `end`, once `cancelled` says so; it is asked on this thread.
+  void UseCancel(std::function<bool()> cancelled);
+
  private:
   struct Handle;
+  HttpReply Send(const std::string& path);
   const HttpClientOptions options_;
   const double timeout_seconds_;
   std::unique_ptr<Handle> handle_;
