@@ -141,8 +141,9 @@ std::vector<GradientRequest> PlanGradients(const Capture& capture,
   return requests;
 }
 
-absl::Status Measure(const std::vector<ReplayVariant>& variants, uint64_t seed,
-                     TrainerForward& forward, const PassProgress& progress, Replay& replay) {
+absl::Status MeasureVariants(const std::vector<ReplayVariant>& variants, uint64_t seed,
+                             TrainerForward& forward, const PassProgress& progress,
+                             Replay& replay) {
   const ReplayBatch batch = BatchOf(replay.capture);
   TANDEM_ASSIGN_OR_RETURN(std::vector<VariantResult> results, EvaluateAll(batch, variants));
   const std::vector<GradientRequest> requests = PlanGradients(replay.capture, results);
@@ -200,7 +201,7 @@ absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const PassProgres
     variants.insert(variants.end(), chosen.begin(), chosen.end());
   }
   TANDEM_ASSIGN_OR_RETURN(const auto forward, MakeForward(capture, config, weights));
-  TANDEM_RETURN_IF_ERROR(Measure(variants, options.seed, *forward, progress, replay));
+  TANDEM_RETURN_IF_ERROR(MeasureVariants(variants, options.seed, *forward, progress, replay));
   for (ReplayRow& row : replay.numbers.rows) {
     if (baselines.empty()) break;
     TANDEM_ASSIGN_OR_RETURN(row.baseline_share, BaselineShare(baselines, row.variant.options));

@@ -25,6 +25,7 @@ constexpr int64_t kMostShiftTokens = 1024;  // of a row that is searched for lar
 constexpr int64_t kLeastOverlap = 8;
 constexpr int64_t kMostOverlap = 24;  // of two rows that are compared
 constexpr double kFourTimes = 4;
+constexpr double kMostOfSameRow = 0.2;  // nats between two engines' values of one row
 // The mean distance of values from their mean below which a match says nothing: all are near 0.
 constexpr double kLeastSpread = 0.2;
 
@@ -146,6 +147,8 @@ std::vector<ShiftRule> ShiftRules(const Records& records, const TokenPairs& pair
     rules[3].shift[row.row] = longest - length;
     rules[4].shift[row.row] = length - longest;
   }
+  // A large constant is more likely the length of prompts that are equally long.
+  if (std::abs(by) > kMaxShift) std::ranges::rotate(rules, rules.begin() + 1);
   return rules;
 }
 
@@ -202,17 +205,21 @@ PooledDistances PoolDistances(const TokenPairs& pairs, std::span<const int64_t> 
   return pooled;
 }
 
-// The mean distance of the first tokens of two rows, or infinity once it is above `most`.
+// The mean distance of the first tokens of two rows, over those where both have a value; infinite if
+// those are few, or if it is above `most`.
 double RowDistance(std::span<const float> a, std::span<const float> b, double most) {
   const size_t n = std::min({a.size(), b.size(), static_cast<size_t>(kMostOverlap)});
-  if (n < static_cast<size_t>(kLeastOverlap)) return std::numeric_limits<double>::infinity();
+  const double bound = most * static_cast<double>(n);
   double sum = 0;
-  for (size_t t = 0; t < n; ++t) {
+  int64_t overlap = 0;
+  for (size_t t = 0; t < n && sum <= bound; ++t) {
     const double difference = std::abs(static_cast<double>(a[t]) - b[t]);
-    sum += std::isfinite(difference) ? difference : most;
-    if (sum > most * static_cast<double>(n)) return std::numeric_limits<double>::infinity();
+    if (!std::isfinite(difference)) continue;
+    sum += difference;
+    ++overlap;
   }
-  return sum / static_cast<double>(n);
+  if (overlap < kLeastOverlap || sum > bound) return std::numeric_limits<double>::infinity();
+  return sum / static_cast<double>(overlap);
 }
 
 // Rows of which one side fits another row far better than its own.
@@ -231,7 +238,8 @@ std::optional<Sign> OtherRowsSign(const Records& records, const TokenPairs& pair
       continue;
     ++out;
     int64_t best = -1;
-    double least = in_place.distance / kFourTimes;
+    // Many rows are tried, so that a match must be a close one as well.
+    double least = std::min(in_place.distance / kFourTimes, kMostOfSameRow);
     for (int64_t candidate = 0; candidate < pairs.num_rows(); ++candidate) {
       if (candidate == row) continue;
       const double distance = RowDistance(pairs.behaviour_of(candidate), proximal, least);
@@ -289,16 +297,17 @@ std::optional<Sign> ShiftSignOf(const Records& records, const TokenPairs& pairs,
     found.push_back(BestShift(pairs, row));
     shifted += found.back().shift != 0;
   }
-  for (const ShiftRule& rule : ShiftRules(records, pairs, found)) {
-    int64_t agree = 0;
-    for (const OutOfPlace& row : found) {
-      agree += row.shift != 0 && rule.shift.at(row.row) == row.shift;
-    }
-    if (agree >= 3 && agree * 10 >= shifted * 6 && agree * 7 >= std::ssize(found)) {
-      return ShiftSign(rule, found, agree, std::ssize(rows));
-    }
-  }
-  return std::nullopt;
+  // The rule that most rows follow; of equals the first, which is the simplest.
+  const std::vector<ShiftRule> rules = ShiftRules(records, pairs, found);
+  const auto followers = [&](const ShiftRule& rule) {
+    return std::ranges::count_if(found, [&](const OutOfPlace& row) {
+      return row.shift != 0 && rule.shift.at(row.row) == row.shift;
+    });
+  };
+  const auto best = std::ranges::max_element(rules, {}, followers);
+  const int64_t agree = followers(*best);
+  if (agree < 3 || agree * 10 < shifted * 6 || agree * 7 < std::ssize(found)) return std::nullopt;
+  return ShiftSign(*best, found, agree, std::ssize(rows));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ std::string ClaimedFilters(const SideClaims& side) {
 
 // ---- truncation
 
-enum TruncationSums : size_t { kTokens, kLoss, kAbove, kBelow, kNumTruncation };
+enum TruncationSums : size_t { kTokens, kLoss, kAbove, kBelow, kHeavy, kNumTruncation };
 
 ClusterSums SumTruncation(const TokenPairs& pairs) {
   return SumRows(pairs, kNumTruncation, [&](int64_t row, std::span<double> sums) {
@@ -48,6 +48,7 @@ ClusterSums SumTruncation(const TokenPairs& pairs) {
       sums[kLoss] += -std::expm1(std::min(delta, 20.0));
       sums[kAbove] += std::max(delta, 0.0);
       sums[kBelow] += std::max(-delta, 0.0);
+      sums[kHeavy] += delta > std::log(2.0);
     }
   });
 }
@@ -55,7 +56,9 @@ ClusterSums SumTruncation(const TokenPairs& pairs) {
 // ---- temperature
 
 // The slope of the behaviour's differences within a context on those of the proximal side.
-enum TopSums : size_t { kTopCount, kTopXx, kTopXy, kTopYy, kNumTop };
+// kFar: of differences of more than kFarDifference, which a temperature stretches as much as others.
+enum TopSums : size_t { kTopCount, kTopXx, kTopXy, kTopYy, kFarXx, kFarXy, kNumTop };
+constexpr double kFarDifference = 1.5;
 
 struct TopAt {
   std::span<const int32_t> ids;
@@ -83,6 +86,10 @@ void AddTopDifference(const TopAt& behaviour, const TopAt& proximal, std::span<d
       sums[kTopXx] += (x - first_x) * (x - first_x);
       sums[kTopXy] += (x - first_x) * (y - first_y);
       sums[kTopYy] += (y - first_y) * (y - first_y);
+      if (std::abs(x - first_x) > kFarDifference) {
+        sums[kFarXx] += (x - first_x) * (x - first_x);
+        sums[kFarXy] += (x - first_x) * (y - first_y);
+      }
       return;  // one difference a token: the others are of the same context
     }
     has_first = true;
@@ -106,6 +113,13 @@ double TopExplained(std::span<const double> sums) {
   const double apart = sums[kTopYy] - 2 * sums[kTopXy] + sums[kTopXx];
   const double left = sums[kTopYy] - sums[kTopXy] * sums[kTopXy] / sums[kTopXx];
   return apart > 0 ? 1 - left / apart : 0;
+}
+
+// True if near and far differences have one slope. A cap on logits, for one, bends it.
+bool IsOneSlope(std::span<const double> sums) {
+  const double near_xx = sums[kTopXx] - sums[kFarXx], near_xy = sums[kTopXy] - sums[kFarXy];
+  if (!(near_xx > 0) || !(sums[kFarXx] > 0)) return false;
+  return std::abs(near_xy / near_xx / (sums[kFarXy] / sums[kFarXx]) - 1) < 0.08;
 }
 
 // Least squares of delta on three regressors: sums of products, the last column is delta.
@@ -186,7 +200,7 @@ Sign JudgeTemperature(const Records& records, const Interval& beta, double expla
     sign.statement =
         absl::StrFormat("Both sides have one temperature: their ratio is %.4f [%.4f, %.4f] (%s).",
                         beta.value, beta.low, beta.high, how);
-  } else if (is_away && explained >= (exact ? 0.9 : 0.8)) {
+  } else if (is_away && explained >= (exact ? 0.95 : 0.85)) {
     sign.verdict = SignVerdict::kShown;
     sign.accuses = !IsTemperatureAsClaimed(records, beta);
     sign.false_alarm_rate = kTestLevel;
@@ -261,8 +275,10 @@ Sign TruncationSign(const Records& records, const TokenPairs& pairs, uint64_t se
   const std::string numbers = absl::StrFormat(
       "the mean weight is %.4f [%.4f, %.4f], and %.2g %% of the sum of |delta| is above 0",
       1 - sign.value.value, 1 - sign.value.high, 1 - sign.value.low, 100 * upward);
-  // A filter leaves delta at most 0. What is above 0 is noise, and noise has as much below.
-  if (loss.low > kLeastLoss && loss.value > step && upward < 0.2) {
+  // A filter leaves delta at most 0. What is above 0 is noise, and noise has as much below. Policies
+  // that are far apart have a mean of w below 1 in most samples too, made up for by few large w.
+  const bool only_below = upward < 0.2 && total[kHeavy] <= 0.001 * total[kTokens];
+  if (loss.low > kLeastLoss && loss.value > step && only_below) {
     sign.verdict = SignVerdict::kShown;
     sign.accuses = filters.empty();
     sign.false_alarm_rate = kTestLevel;
@@ -293,7 +309,7 @@ Sign TemperatureSign(const Records& records, const TokenPairs& pairs, uint64_t s
     if (!total.empty() && total[kTopCount] >= kLeastDistributionTokens) {
       const offpolicy::Statistic slope[] = {TopSlope};
       return JudgeTemperature(records, offpolicy::BootstrapIntervals(clusters, slope, options)[0],
-                              TopExplained(total), true,
+                              IsOneSlope(total) ? TopExplained(total) : 0, true,
                               "one slope of differences between the most probable tokens");
     }
   }
@@ -355,7 +371,7 @@ Sign DrawsSign(const Records& records, const TokenPairs& pairs) {
   const std::string numbers = absl::StrFormat(
       "the drawn tokens are %.2g nats %s than that distribution says on average (z = %.1f)",
       std::abs(mean), mean > 0 ? "less likely" : "likelier", z);
-  if (sign.p_value < kTestLevel && std::abs(mean) > 0.01) {
+  if (sign.p_value < kTestLevel && std::abs(mean) > 0.03) {
     const bool as_claimed = sharper_as_claimed || flatter_as_claimed;
     sign.verdict = SignVerdict::kShown;
     sign.accuses = !as_claimed;
@@ -365,8 +381,11 @@ Sign DrawsSign(const Records& records, const TokenPairs& pairs) {
         "behaviour_entropy describe: ",
         numbers,
         as_claimed ? "; the settings that the file claims do this."
-        : mean < 0 ? "; a lower temperature or a filter that the record leaves out does this."
-                   : "; a higher temperature or forced tokens do this.");
+        : mean < 0
+            ? "; settings that the record leaves out do this, such as a lower temperature "
+              "or a filter, and so do log-probs of other weights."
+            : "; settings that the record leaves out do this, such as a higher temperature, a "
+              "penalty or forced tokens, and so do log-probs of other weights.");
     if (!as_claimed)
       sign.command = "Record processed log-probs (vLLM: logprobs_mode processed_logprobs).";
   } else {

@@ -174,8 +174,8 @@ Sign SomeRowsSign(const Records& records, const TokenPairs& pairs, std::span<con
   if (count >= 3 && carried > 0.5 * all && bound > 0) {
     Show(sign, absl::StrFormat("%d of %d rows differ by over 8 times the median row and carry %.3g "
                                "%% of the sum of delta^2: "
-                               "other weights, another prompt or a stale cache in those rows, not "
-                               "one cause for all.%s",
+                               "look at what those rows have in common (weights, prompt, cache, "
+                               "padding); it is not one cause for all.%s",
                                count, rows.size(), 100 * carried / all,
                                VersionsOf(records, rows, bound)));
     return sign;

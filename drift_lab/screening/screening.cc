@@ -68,14 +68,21 @@ void RescaleBehaviour(double factor, TokenPairs& pairs) {
   for (float& x : pairs.behaviour) x = static_cast<float>(x / factor);
 }
 
+// In the order of a reader's questions: what is wrong, what is so, what may be, what is open. Among
+// faults, those come first that others follow from: missing values from a shift, draws that do not
+// fit from another base of logs.
 int RankOf(const Sign& sign) {
-  // In the order of a reader's questions: what is wrong, what is so, what may be, what is open.
-  return sign.accuses ? -1 : static_cast<int>(sign.verdict);
+  constexpr const char* kCauses[] = {
+      "shift",   "prompt_shift",    "padding_shift", "other_rows", "log_base",    "probabilities",
+      "negated", "sentinel_values", "zero_values",   "truncation", "temperature", "raw_logprobs"};
+  if (!sign.accuses) return static_cast<int>(sign.verdict);
+  const auto place = std::ranges::find(kCauses, sign.id) - std::begin(kCauses);
+  return static_cast<int>(place) - 100;
 }
 
 // Signs that cannot be told because another one stands in the way.
 void AppendOutOfPlace(std::vector<Sign>& signs) {
-  for (const char* id : {"truncation", "temperature", "few_tokens", "position", "steps"}) {
+  for (const char* id : {"draws", "truncation", "temperature", "few_tokens", "position", "steps"}) {
     signs.push_back(
         {.id = id, .statement = "Can be told only once the values are at the right tokens."});
   }
@@ -83,6 +90,7 @@ void AppendOutOfPlace(std::vector<Sign>& signs) {
 
 void AppendComparisons(const Records& records, const TokenPairs& pairs, uint64_t seed,
                        std::vector<Sign>& signs) {
+  signs.push_back(DrawsSign(records, pairs));
   signs.push_back(TruncationSign(records, pairs, seed));
   signs.push_back(TemperatureSign(records, pairs, seed));
   Append(PatternSigns(records, pairs, seed), signs);
@@ -163,7 +171,6 @@ Screening Screen(const Records& records, uint64_t seed) {
   screening.num_drawn = pairs.num_tokens();
   signs = ValueSigns(records, &pairs);
   Append(RoundingSigns(records, pairs), signs);
-  signs.push_back(DrawsSign(records, pairs));
   signs.push_back(RawSign(records, pairs));
   screening.effect = EffectOnTraining(records, pairs, seed);
   if (screening.effect.num_tokens > 0) {
@@ -184,6 +191,8 @@ Screening Screen(const Records& records, uint64_t seed) {
     } else {
       AppendOutOfPlace(signs);
     }
+  } else if (records.has(Column::kBehaviour)) {
+    signs.push_back(DrawsSign(records, pairs));
   }
   if (screening.num_rows > 4000) {
     screening.notes.push_back(

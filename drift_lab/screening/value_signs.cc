@@ -20,8 +20,9 @@ namespace {
 constexpr float kNoValue = std::numeric_limits<float>::quiet_NaN();
 // Nobody draws a token of this log-prob.
 constexpr float kNeverDrawn = -50;
-// A value of 0 says that the token was certain. The other side denies it if it gives less.
-constexpr float kNotCertain = -0.1F;
+// A value of 0 says that the token was certain. The other side denies it if it gives less. A filter
+// that left one token makes zeros as well, but hardly of tokens with a probability below a tenth.
+constexpr float kNotCertain = -0.1F, kUnlikely = -2.3F;
 
 // One side of the pairs, and the other, at the drawn tokens.
 struct SideValues {
@@ -204,14 +205,14 @@ bool OthersAgree(const SideValues& side) {
 // side denies it.
 struct ZeroCounts {
   int64_t given = 0, rows = 0, last = 0, elsewhere = 0;
-  int64_t denied = 0, last_denied = 0, last_with_other = 0;
+  int64_t unlikely = 0, last_denied = 0, last_with_other = 0;
   double rate() const {
     return static_cast<double>(elsewhere) / static_cast<double>(std::max<int64_t>(1, given - rows));
   }
 };
 
-bool IsDeniedZero(const SideValues& side, size_t m) {
-  return (*side.values)[m] == 0 && (*side.other)[m] < kNotCertain;
+bool IsDeniedZero(const SideValues& side, size_t m, float least) {
+  return (*side.values)[m] == 0 && (*side.other)[m] < least;
 }
 
 ZeroCounts CountZeros(const TokenPairs& pairs, const SideValues& side) {
@@ -222,13 +223,13 @@ ZeroCounts CountZeros(const TokenPairs& pairs, const SideValues& side) {
     ++zeros.rows;
     for (size_t m = begin; m < end; ++m) {
       zeros.given += std::isfinite((*side.values)[m]);
-      zeros.denied += IsDeniedZero(side, m);
+      zeros.unlikely += IsDeniedZero(side, m, kUnlikely);
       zeros.elsewhere += m + 1 < end && (*side.values)[m] == 0;
     }
     const bool is_zero = (*side.values)[end - 1] == 0;
     zeros.last += is_zero;
     zeros.last_with_other += is_zero && std::isfinite((*side.other)[end - 1]);
-    zeros.last_denied += IsDeniedZero(side, end - 1);
+    zeros.last_denied += IsDeniedZero(side, end - 1, kNotCertain);
   }
   return zeros;
 }
@@ -264,28 +265,31 @@ void AppendZeros(const TokenPairs& pairs, const SideValues& side, std::vector<Si
   const int64_t all = zeros.last + zeros.elsewhere;
   if (all == 0) return;
   if (all == zeros.given) {
-    signs.push_back(ShownFault("zero_values", side.side,
-                               absl::StrCat("All ", all, " values of ", side.name(),
-                                            " are exactly 0: the engine returned no log-probs.")));
+    signs.push_back(ShownFault(
+        "zero_values", side.side,
+        absl::StrCat("All ", all, " values of ", side.name(),
+                     " are exactly 0: the engine returned no log-probs, or chose the most "
+                     "probable token every time (temperature 0).")));
     std::ranges::fill(values, kNoValue);
     return;
   }
-  const bool ends_denied = zeros.last_denied >= 3 && zeros.last_denied * 10 >= zeros.last * 3 &&
-                           zeros.denied - zeros.last_denied <= zeros.last_denied / 2;
+  const bool ends_denied =
+      zeros.last_denied >= 3 && zeros.last_denied * 10 >= zeros.last * 3 &&
+      10 * zeros.rate() * static_cast<double>(zeros.rows) < static_cast<double>(zeros.last);
   const bool only_at_ends = zeros.last >= 5 && zeros.last * 2 > zeros.rows &&
                             zeros.last_with_other == 0 && zeros.rate() < 0.02;
   if (ends_denied || only_at_ends) return AppendLastZero(pairs, side, zeros, signs);
-  if (zeros.denied < 3 || !OthersAgree(side)) return;
-  const auto denied = [&](size_t m) { return IsDeniedZero(side, m); };
-  signs.push_back(ShownFault(
-      "zero_values", side.side,
-      absl::StrCat(side.name(), " is exactly 0 (\"certain\") at ",
-                   Of(zeros.denied, pairs.num_tokens()),
-                   " drawn tokens to which the other side gives a probability below 0.9",
-                   WhereInRows(pairs, denied), ": a number that stands for \"no value\".")));
-  for (size_t m = 0; m < values.size(); ++m) {
-    if (denied(m)) values[m] = kNoValue;
-  }
+  if (zeros.unlikely < 3 || !OthersAgree(side)) return;
+  const auto denied = [&](size_t m) { return IsDeniedZero(side, m, kUnlikely); };
+  signs.push_back(
+      ShownFault("zero_values", side.side,
+                 absl::StrCat(side.name(), " is exactly 0 (\"certain\") at ",
+                              Of(zeros.unlikely, pairs.num_tokens()),
+                              " drawn tokens to which the other side gives a probability below 0.1",
+                              WhereInRows(pairs, denied),
+                              ": a number that stands for \"no value\". All its zeros are left out "
+                              "of every number here.")));
+  std::ranges::replace(values, 0.0F, kNoValue);
 }
 
 // The last drawn token of rows against the others: an end token that was forced, scored after

@@ -85,6 +85,19 @@ TEST(Screen, NamesATemperatureFromTopTokensAndFromEntropy) {
   }
 }
 
+TEST(Screen, TakesNeitherACapOnLogitsForATemperatureNorFarPoliciesForAFilter) {
+  // A cap of 2.5 on the log-probs of one side bends them, which a temperature does not.
+  Records capped = MakeRecords({.rows = 200, .top = true});
+  for (float& x : capped.proximal_top.logprobs) x = 2.5F * std::tanh(x / 2.5F);
+  EXPECT_FALSE(SignOf(Screen(capped, 1), "temperature").accuses);
+  for (const double noise : {0.5, 1.0, 1.5, 2.5}) {
+    EXPECT_EQ(AccusedIds(Screen(
+                  MakeRecords({.rows = 200, .noise = noise, .entropies = true, .top = true}), 1)),
+              "")
+        << noise;
+  }
+}
+
 TEST(Screen, SuspectsATemperatureAtMostWithoutEntropy) {
   const Sign sign =
       SignOf(Screen(MakeRecords({.rows = 200, .temperature = 0.7}), 1), "temperature");
