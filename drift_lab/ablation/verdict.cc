@@ -67,7 +67,8 @@ void JudgeSampler(const SamplerDiagnosis& sampler, double calibration_z, int64_t
     verdict.named.push_back({*sampler.named, {.value = 0}});
     return;
   }
-  if (std::abs(calibration_z) <= kCalibrationAlarm && !sampler.suspicious) return;
+  // NaN without the entropies of the sampler, as of a foreign server: that accuses nobody.
+  if (!(std::abs(calibration_z) > kCalibrationAlarm) && !sampler.suspicious) return;
   verdict.open.push_back(
       {absl::StrFormat(
            "tokens were not drawn from the distribution that was recorded: calibration z "

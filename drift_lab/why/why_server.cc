@@ -151,7 +151,9 @@ Experiment Sampling(const Attribution& a) {
   Experiment e{.name = "draws",
                .compared = "the drawn tokens against the distribution that was recorded"};
   const double z = a.by_sequence.Get("calibration_z");
-  e.result = absl::StrFormat("calibration z %.1f over %d tokens", z, a.shares.num_tokens);
+  e.result = std::isfinite(z)
+                 ? absl::StrFormat("calibration z %.1f over %d tokens", z, a.shares.num_tokens)
+                 : "the record has no entropies to test it by";
   if (a.ablation.sampler.named) {
     e.finding = Finding::kIsIt;
     e.cause = absl::StrCat(std::string(PartDescription(a.ablation.sampler.named->part)), " (",

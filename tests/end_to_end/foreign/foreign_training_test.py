@@ -84,7 +84,8 @@ def test_a_run_trains_on_what_a_foreign_server_samples_and_pushes_weights_into_i
             assert line["loss/num_tokens"] > 0
             # What the server does not say is not known, and not zero.
             assert line["drift/calibration_z"] is None
-            assert line["probe/k3"] < 1e-6
+        last = small_run.steps(tmp_path)[-1]
+        assert last["drift/probe/k3"] < 1e-6 and last["drift/delivery/behind"] == 0
         deliveries = small_run.events(tmp_path, "foreign_delivery")
         assert [event["version"] for event in deliveries] == [0, 1, 2, 3]
         assert deliveries[0]["probe_moved"] == 0, "the server had the trainer's starting weights"
