@@ -38,8 +38,9 @@ struct Sign {
   bool accuses = false;   // shown, and a fault that nobody has declared
   std::string statement;  // one full sentence with its evidence
 
-  std::string statistic;      // what `value` is; empty: there is no number
-  offpolicy::Interval value;  // of the statistic, with its 95 % interval where there is one
+  std::string statistic;  // what `value` is; empty: there is no number
+  // Of the statistic, with an interval where there is one; NaN where it was not computed.
+  offpolicy::Interval value{.value = std::numeric_limits<double>::quiet_NaN()};
   double p_value = std::numeric_limits<double>::quiet_NaN();
   // An upper bound of the chance that a healthy record shows this. NaN unless shown.
   double false_alarm_rate = std::numeric_limits<double>::quiet_NaN();

@@ -98,7 +98,7 @@ function signSection() {
   return section("signs", "Signs", "Everything that was looked for. \"Cannot tell\" is an answer: the records lack what the test needs.", el("div", {class: "card"}, table([
     {name: "sign", tight: true, cell: (s) => idWords(s.sign)}, {name: "verdict", tight: true, cell: signVerdict}, {name: "side", tight: true, cell: (s) => (s.side === "unknown" ? "" : s.side)},
     {name: "evidence", cell: (s) => [s.statement, s.command && (s.accuses || s.verdict === "needs_weights") ? el("div", {class: "formula"}, s.command) : null]},
-    {name: "statistic", cell: (s) => (s.value ? el("span", {title: s.statistic}, withBounds(s.value)) : "")},
+    {name: "statistic", cell: (s) => (s.value && isNumber(s.value.value) ? el("span", {title: s.statistic}, withBounds(s.value)) : "")},
     {name: "false alarms", num: true, cell: (s) => (isNumber(s.false_alarm_rate) ? number(s.false_alarm_rate, 2) : "")}], screened.signs)));
 }
 
