@@ -30,7 +30,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr float kValues[] = {1, 2, 3};
+constexpr float kFirstPush[] = {1, 2, 3};
 
 class ForeignServerTest : public ::testing::Test {
  protected:
@@ -152,7 +152,7 @@ TEST_F(ForeignServerTest, APushIsWrittenAndLoadedWhileTheServerIsPaused) {
   EXPECT_EQ(live->live_version(), 3);
   EXPECT_EQ(live->epoch(), 2);
   EXPECT_EQ(live->tensors(0).dtype(), "F32");
-  EXPECT_EQ(live->live_digests(0).xxh3_128(), Digest128(std::as_bytes(std::span(kValues))));
+  EXPECT_EQ(live->live_digests(0).xxh3_128(), Digest128(std::as_bytes(std::span(kFirstPush))));
   EXPECT_FALSE(live->takes_delta());
 }
 
