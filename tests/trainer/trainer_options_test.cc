@@ -100,6 +100,18 @@ TEST(TrainerOptions, PairsAndTheLossThatReadsThemGoTogether) {
   EXPECT_THAT(CheckOptions(options), IsOk()) << "its loss has a reference policy";
 }
 
+TEST(TrainerOptions, AForeignServerIsNotAskedForWhatItDoesNotGive) {
+  TrainerOptions options = Valid();
+  options.servers = {"a:1", "vllm://b:8000"};
+  EXPECT_THAT(CheckOptions(options), IsOk());
+  options.sampling.top_p = 0.9;
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
+                                               "vllm://b:8000 does not say which ids"));
+  options.sampling.top_p = 1;
+  options.deterministic = true;
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument, "no bits"));
+}
+
 // So that a launcher finds it before it starts servers.
 TEST(TrainerOptions, ARewardThatCannotBeMadeIsRefusedWithTheOptions) {
   TrainerOptions options = Valid();

@@ -274,13 +274,9 @@ absl::StatusOr<std::vector<Completion>> ForeignServer::Generate(const GenerateGr
   }
   TANDEM_RETURN_IF_ERROR(CheckSame());
   MutexLock lock(&mu_);
-  if (!known_ || live_version_ != version || closed_) {
-    if (known_ && live_version_ == version && run_.in_flight == ForeignInFlight::kDrain) {
-      return completions;  // the push waits for this group
-    }
-    return Aborted("new weights came while the group was sampled");
-  }
-  return completions;
+  // A push that began meanwhile loads its weights once this group has left.
+  if (known_ && live_version_ == version) return completions;
+  return Aborted("new weights came while the group was sampled");
 }
 
 absl::StatusOr<ScoreResponse> ForeignServer::Score(const ScoreRequest& request,

@@ -87,6 +87,17 @@ TEST(DriftMetricsTest, CalibrationComparesSurpriseWithEntropy) {
   EXPECT_NEAR(tokens.Compute().Get("calibration_z"), 2 / std::sqrt(1.0), 1e-6);
 }
 
+TEST(DriftMetricsTest, CalibrationIsUnknownWithoutTheEntropiesOfTheSampler) {
+  Tokens tokens = DoubleAndHalf();
+  const auto unknown = std::numeric_limits<float>::quiet_NaN();
+  tokens.entropies.assign(4, unknown);
+  tokens.second_moments.assign(4, unknown);
+  const DriftMetrics m = tokens.Compute();
+  EXPECT_TRUE(std::isnan(m.Get("calibration_z")));
+  EXPECT_TRUE(std::isnan(m.Get("calibration_surprise")));
+  EXPECT_NEAR(m.Get("mean_w"), 1.25, 1e-6) << "the rest needs only the two log-probs";
+}
+
 TEST(DriftMetricsTest, QuantilesComeFromTheSketchToHalfAPercent) {
   Tokens tokens;
   for (int i = 100; i >= 0; --i) {  // abs(delta) = 0, 0.01, ... 1.00

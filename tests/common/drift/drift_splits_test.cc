@@ -75,6 +75,15 @@ TEST(DriftSplitsTest, EntropyBandsAndVersionLagsHaveFixedBounds) {
   }
 }
 
+TEST(DriftSplitsTest, TokensOfUnknownEntropyAreInNoBandOfIt) {
+  TokenLines tokens;
+  for (int i = 0; i < 2; ++i) tokens.Add(0.4, 0.4);
+  tokens.entropies = {std::nanf(""), 0.2f};
+  const auto buckets = BucketDrift(tokens.view(), SplitBy::kEntropy);
+  ASSERT_EQ(Labels(buckets), std::vector<std::string>{"0.1-0.5"});
+  EXPECT_EQ(buckets[0].sums.tokens, 1);
+}
+
 TEST(DriftSplitsTest, AdvantageSignsKeepMaskedTokensOut) {
   TokenLines tokens = TwoCompletions();
   tokens.advantages[5] = 0;

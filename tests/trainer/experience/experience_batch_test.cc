@@ -17,6 +17,7 @@ using ::tandem::testing::GroupWithPrompt;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::ScoredGroup;
 using ::testing::ElementsAre;
+using ::testing::IsNan;
 
 constexpr int32_t kEnd = 2;
 
@@ -67,6 +68,18 @@ TEST(PackBatchTest, Bug13ATruncatedCompletionGetsNoEndTokenOfItsOwn) {
   const auto batch = Pack({group});
   EXPECT_THAT(batch->microbatches[0].row.token_ids, ElementsAre(10, 20, 21));
   EXPECT_EQ(batch->num_trained_tokens, 2);
+}
+
+TEST(PackBatchTest, WhatAServerDoesNotSayOfItsDistributionIsUnknownAndNotZero) {
+  ScoredGroup group = OneGroup();
+  group.mutable_completions(0)->mutable_completion()->clear_entropies();
+  group.mutable_completions(0)->mutable_completion()->clear_logprob_second_moments();
+  const auto batch = Pack({group});
+  ASSERT_THAT(batch, IsOk());
+  const Microbatch& micro = batch->microbatches[0];
+  EXPECT_THAT(micro.entropies, ElementsAre(0, 0, 0, IsNan(), IsNan(), IsNan(), 1, 1));
+  EXPECT_THAT(micro.logprob_second_moments,
+              ElementsAre(0, 0, 0, IsNan(), IsNan(), IsNan(), 1.5f, 1.5f));
 }
 
 std::vector<int32_t> IdsOf(const SupportView& support) {

@@ -91,13 +91,22 @@ TEST(ServerLookup, TheSystemKnowsLocalhostAndNotWhatIsReservedToBeUnknown) {
 }
 
 TEST(ServerLookup, EntriesOfAnotherFormAreNamed) {
-  EXPECT_THAT(CheckServerEntries({"a:1", "dns:b:2", "[::1]:3", "unix:/tmp/s"}), IsOk());
-  for (const char* bad : {"host", "host:", ":5", "host:0", "host:70000", "dns:host", "dns::5"}) {
+  EXPECT_THAT(CheckServerEntries({"a:1", "dns:b:2", "[::1]:3", "unix:/tmp/s", "vllm://c:8000"}),
+              IsOk());
+  for (const char* bad : {"host", "host:", ":5", "host:0", "host:70000", "dns:host", "dns::5",
+                          "vllm://c", "vllm://c:8000/v1", "http://c:8000", "sglang://c:8000"}) {
     EXPECT_THAT(CheckServerEntries({bad}),
                 FailsWith(absl::StatusCode::kInvalidArgument, std::string("'") + bad + "'"));
   }
   EXPECT_TRUE(HasNames({"a:1", "dns:b:2"}));
   EXPECT_FALSE(HasNames({"a:1"}));
+}
+
+TEST(ServerLookup, AForeignServerIsNamedByItsEntryAndReachedAtItsPlace) {
+  const ServerLookup lookup({"a:1", "vllm://c:8000"}, milliseconds(1));
+  EXPECT_THAT(lookup.Addresses(), ElementsAre("a:1", "vllm://c:8000"));
+  EXPECT_EQ(ForeignHostPort("vllm://c:8000"), "c:8000");
+  EXPECT_EQ(ForeignHostPort("a:1"), "");
 }
 
 }  // namespace
