@@ -81,6 +81,7 @@ void AddBenchSimulateCommand(CLI::App& bench, Action& chosen);
 // The drift lab.
 void AddDriftCaptureCommand(CLI::App& drift, Action& chosen);
 void AddDriftWhyCommand(CLI::App& drift, Action& chosen);
+void AddDriftImportCommand(CLI::App& drift, Action& chosen);
 void AddDriftCheckCommand(CLI::App& drift, Action& chosen);
 void AddDriftAttributeCommand(CLI::App& drift, Action& chosen);
 void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen);

@@ -196,7 +196,7 @@ bool IsSafetensors(std::span<const std::byte> bytes) {
 }  // namespace
 
 std::optional<int64_t> StepInName(std::string_view path) {
-  static const std::regex kStep("(?:^|[^a-zA-Z])(?:step|rollout)s?[_-]?([0-9]{1,15})");
+  static const std::regex kStep("(?:^|[^a-zA-Z])(?:step|rollout)[_-]?([0-9]{1,15})");
   static const std::regex kNumber("^([0-9]{1,15})$");
   const fs::path whole{std::string(path)};
   const std::string stem = whole.stem().string();

@@ -247,6 +247,7 @@ void DescribePrimeRl(RecordsHeader& header) {
   // The exporter runs in the forward pass of the step, whose one optimizer update comes after all
   // micro batches: the weights are those at the start of the step.
   header.proximal.policy = "proximal";
+  header.behaviour.engine = "vllm";
   header.proximal.engine = "prime-rl trainer";
   header.columns["behaviour_logprobs"] = {"inference_logprobs", "none", "float32"};
   header.columns["proximal_logprobs"] = {"trainer_logprobs", "none", "float32"};
@@ -335,6 +336,8 @@ void DescribeSlime(RecordsHeader& header) {
 
 absl::Status AddSlime(const json& item, ImportContext& context) {
   if (const json* samples = FindField(item, "samples"); samples != nullptr && samples->is_array()) {
+    TANDEM_ASSIGN_OR_RETURN(const auto rollout, IntOf(item, "rollout_id"));
+    if (rollout) context.set_step(rollout);
     for (size_t i = 0; i < samples->size(); ++i) {
       const absl::Status added = AddSlime((*samples)[i], context);
       if (!added.ok()) return InvalidArgument("samples[", i, "]: ", added.message());
