@@ -355,6 +355,7 @@ absl::Status Trainer::BridgeForeignServers(rpc::Caller* caller) {
       options_.servers, {.model = options_.model,
                          .weights_dir = WeightsDirOf(options_.foreign, log_->directory().path()),
                          .in_flight = options_.foreign.in_flight,
+                         .checksums = options_.foreign.checksums,
                          .temperature = options_.sampling.temperature,
                          .call_seconds = options_.client.call_timeout_seconds,
                          .push_seconds = options_.push.timeout_seconds,

@@ -13,6 +13,9 @@ void BindOptions(OptionBinder& binder, ForeignOptions& options) {
                 {{"drain", ForeignInFlight::kDrain}, {"abort", ForeignInFlight::kAbort}},
                 "what a push does to completions in progress: wait for their end, or end them and "
                 "ask again");
+  binder.Flag("checksums", &options.checksums,
+              "compare the server's SHA-256 digests with what was written, after each push: both "
+              "sides read all weights for it");
 }
 
 std::string WeightsDirOf(const ForeignOptions& options, const std::string& run_directory) {

@@ -15,6 +15,7 @@ enum class ForeignInFlight { kDrain, kAbort };
 struct ForeignOptions {
   std::string weights_dir;  // empty: foreign_weights in the run directory
   ForeignInFlight in_flight = ForeignInFlight::kDrain;
+  bool checksums = true;
 };
 void BindOptions(OptionBinder& binder, ForeignOptions& options);
 

@@ -10,7 +10,7 @@
 namespace tandem::trainer {
 namespace {
 
-std::string Describe(const ForeignDelivery& delivery) {
+std::string DescribeProbe(const ForeignDelivery& delivery) {
   if (delivery.num_tokens == 0) {
     return "the probe text could not be scored before and after the push";
   }
@@ -18,6 +18,15 @@ std::string Describe(const ForeignDelivery& delivery) {
       delivery.num_moved, " of ", delivery.num_tokens, " log-probs of the probe text moved, by ",
       delivery.mean_abs_change, " nats on average and ", delivery.max_abs_change, " at most",
       delivery.bytes == ForeignBytes::kSame ? "; the bytes were those of the version before" : "");
+}
+
+std::string DescribeDelivery(const ForeignDelivery& delivery) {
+  const std::string proven =
+      delivery.num_parameters == 0
+          ? "no checksums"
+          : absl::StrCat(delivery.num_proven, " of ", delivery.num_parameters,
+                         " parameters have the digest of what was written");
+  return absl::StrCat(proven, "; ", DescribeProbe(delivery));
 }
 
 }  // namespace
@@ -31,9 +40,11 @@ absl::Status ReportForeignDeliveries(ForeignBridge* bridge, const EventSink& eve
                    {{"server", delivery.server}, {"version", delivery.version}});
     }
     TANDEM_RETURN_IF_ERROR(
-        events("foreign_delivery", Describe(delivery),
+        events("foreign_delivery", DescribeDelivery(delivery),
                {{"server", JsonText(delivery.server)},
                 {"version", absl::StrCat(delivery.version)},
+                {"parameters", absl::StrCat(delivery.num_parameters)},
+                {"proven", absl::StrCat(delivery.num_proven)},
                 {"probe_tokens", absl::StrCat(delivery.num_tokens)},
                 {"probe_moved", absl::StrCat(delivery.num_moved)},
                 {"mean_abs_change", told ? JsonNumber(delivery.mean_abs_change) : "null"},

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "trainer/foreign/weight_checksums.h"
 #include "trainer/rollouts/server_lookup.h"
 
 namespace tandem::trainer {
@@ -201,6 +202,7 @@ absl::Status ForeignServer::CheckSame() {
   owner_.clear();
   facts_.reset();
   probe_scores_.clear();
+  proven_.clear();
   return Unavailable(address_, " was started anew, or another program changed its weights (", mark,
                      " where ", expected, " was left)");
 }
@@ -371,66 +373,86 @@ absl::Status ForeignServer::Close(bool waits) {
   return waits ? server_.Pause(/*waits=*/true) : absl::OkStatus();
 }
 
-absl::Status ForeignServer::Install(const std::string& directory, const std::string& mark) {
-  TANDEM_RETURN_IF_ERROR(server_.LoadWeights(directory));
-  return server_.SetMark(mark);
+// `touched`: other weights may be there now, whatever the status.
+absl::Status ForeignServer::Swap(const std::string& directory, bool* touched) {
+  absl::Status status = Close(run_.in_flight == ForeignInFlight::kDrain);
+  *touched = status.ok();
+  if (status.ok()) status = server_.LoadWeights(directory);
+  status.Update(server_.Resume());
+  return status;
+}
+
+// What the server keeps in our layout after one push, it keeps so after the next.
+absl::Status ForeignServer::Prove(ForeignDelivery* delivery) {
+  if (!run_.checksums) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const auto checksums, server_.Checksums());
+  std::set<std::string> proven = CompareChecksums(
+      checksums, [this](const std::string& name) { return directory_.bytes(name); });
+  delivery->num_parameters = std::ssize(checksums);
+  delivery->num_proven = std::ssize(proven);
+  MutexLock lock(&mu_);
+  for (const std::string& before : proven_) {
+    if (proven.contains(before) || !checksums.contains(before)) continue;
+    return DataLoss(address_, " does not hold ", before,
+                    " as it was written, although it did so after the push before");
+  }
+  proven_ = std::move(proven);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<weights::v1::CommitUpdateResponse> ForeignServer::Commit(
     const weights::v1::CommitUpdateRequest& request) {
   MutexLock push(&push_mu_);
   weights::v1::CommitUpdateResponse response;
+  ForeignDelivery delivery = {.server = address_, .version = request.version()};
   const double began = MonotonicSeconds();
   DigestMap digests, written;
   for (const auto& digest : request.digests()) digests[digest.name()] = digest.xxh3_128();
   TANDEM_ASSIGN_OR_RETURN(const std::string directory, directory_.Write(digests, &written));
   response.set_verify_ms((MonotonicSeconds() - began) * 1e3);
   absl::StatusOr<std::vector<float>> before = std::vector<float>();
-  ForeignBytes bytes = ForeignBytes::kFirst;
   {
     MutexLock lock(&mu_);
     if (known_) {
       before = probe_scores_;
-      bytes = live_digests_ == written ? ForeignBytes::kSame : ForeignBytes::kOther;
+      delivery.bytes = live_digests_ == written ? ForeignBytes::kSame : ForeignBytes::kOther;
     }
   }
   if (before->empty()) before = ScoreProbe();
-  const double paused = MonotonicSeconds();
-  const std::string mark =
-      absl::StrCat(request.run_id(), "/", request.epoch(), "/", request.version());
-  absl::Status status = Close(run_.in_flight == ForeignInFlight::kDrain);
-  const bool touched = status.ok();
-  if (touched) status = Install(directory, mark);
-  status.Update(server_.Resume());
-  absl::StatusOr<std::string> left = status.ok() ? server_.Mark() : absl::StatusOr<std::string>("");
-  status.Update(left.status());
-  response.set_pause_ms((MonotonicSeconds() - paused) * 1e3);
+  const double closed = MonotonicSeconds();
+  bool touched = false;
+  absl::Status status = Swap(directory, &touched);
+  if (status.ok()) status = Prove(&delivery);
+  if (status.ok()) {
+    status = server_.SetMark(
+        absl::StrCat(request.run_id(), "/", request.epoch(), "/", request.version()));
+  }
+  absl::StatusOr<std::string> mark = status.ok() ? server_.Mark() : absl::StatusOr<std::string>("");
+  status.Update(mark.status());
+  response.set_pause_ms((MonotonicSeconds() - closed) * 1e3);
   {
     MutexLock lock(&mu_);
     closed_ = false;
     changed_.NotifyAll();
     if (status.ok()) {
-      known_ = true;
       live_version_ = request.version();
       live_epoch_ = request.epoch();
       live_digests_ = written;
-      mark_ = *std::move(left);
-    } else if (touched) {
-      known_ = false;  // half of the weights may be there
+      mark_ = *std::move(mark);
     }
+    if (touched) known_ = status.ok();  // after an error half of the weights may be there
   }
   TANDEM_RETURN_IF_ERROR(status);
   directory_.Drop();
-  NoteDelivery(request.version(), before, bytes);
+  NoteDelivery(before, std::move(delivery));
   response.set_live_version(request.version());
   SetDigests(written, response.mutable_live_digests());
   return response;
 }
 
-void ForeignServer::NoteDelivery(int64_t version, const absl::StatusOr<std::vector<float>>& before,
-                                 ForeignBytes bytes) {
+void ForeignServer::NoteDelivery(const absl::StatusOr<std::vector<float>>& before,
+                                 ForeignDelivery delivery) {
   const absl::StatusOr<std::vector<float>> after = ScoreProbe();
-  ForeignDelivery delivery = {.server = address_, .version = version, .bytes = bytes};
   if (before.ok() && after.ok() && before->size() == after->size()) {
     delivery.num_tokens = std::ssize(*after) - 1;
     for (size_t t = 1; t < after->size(); ++t) {

@@ -4,9 +4,9 @@
 //
 // What is proven: which weights sampled a group, as long as only this run changes them. A group is of
 // the version that was live when it began, since a push waits for groups or aborts them, and the
-// server's mark (VllmServer::Mark) was the same before and after. What is not: that vLLM computes with
-// the bytes that were written. In place of digests each push has a probe: the log-probs of a fixed
-// text before and after it.
+// server's mark (VllmServer::Mark) was the same before and after. That vLLM computes with the bytes
+// that were written is proven for the parameters that it keeps in our layout, by its checksums; for
+// the others each push has a probe: the log-probs of a fixed text before and after it.
 //
 // Thread-safe. Calls wait for the server.
 #pragma once
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct ForeignRun {
   std::string model;        // Hugging Face directory of the trainer
   std::string weights_dir;  // WeightsDirOf
   ForeignInFlight in_flight = ForeignInFlight::kDrain;
+  bool checksums = true;
   double temperature = 1;  // of the completions to train on
   double call_seconds = 600, push_seconds = 120;
   const Tokenizer* tokenizer = nullptr;  // of the trainer; must outlive the server
@@ -42,7 +44,8 @@ struct ForeignRun {
 // What was written, beside the version before: the first version of a server has none.
 enum class ForeignBytes { kFirst, kSame, kOther };
 
-// What a push did to the log-probs of the probe text, as the server gives them.
+// What is known of a push: which of the server's parameters have the digest of what was written
+// (weight_checksums.h), and what it did to the log-probs of the probe text.
 struct ForeignDelivery {
   std::string server;
   int64_t version = 0;
@@ -50,6 +53,8 @@ struct ForeignDelivery {
   int64_t num_moved = 0;                           // with another log-prob than before
   double mean_abs_change = 0, max_abs_change = 0;  // nats
   ForeignBytes bytes = ForeignBytes::kFirst;
+  int64_t num_parameters = 0;  // with a checksum; 0: the server gives none
+  int64_t num_proven = 0;
 };
 
 class ForeignServer {
@@ -103,10 +108,10 @@ class ForeignServer {
   absl::StatusOr<int64_t> Enter(const Cancelled& cancelled);
   void Leave();
   absl::Status Close(bool waits);
-  absl::Status Install(const std::string& directory, const std::string& mark);
+  absl::Status Swap(const std::string& directory, bool* touched);
+  absl::Status Prove(ForeignDelivery* delivery) ABSL_EXCLUSIVE_LOCKS_REQUIRED(push_mu_);
   absl::StatusOr<std::vector<float>> ScoreProbe();
-  void NoteDelivery(int64_t version, const absl::StatusOr<std::vector<float>>& before,
-                    ForeignBytes bytes);
+  void NoteDelivery(const absl::StatusOr<std::vector<float>>& before, ForeignDelivery delivery);
   absl::StatusOr<VllmFacts> facts();
 
   const std::string address_;
@@ -131,6 +136,7 @@ class ForeignServer {
   int64_t live_version_ ABSL_GUARDED_BY(mu_) = 0, live_epoch_ ABSL_GUARDED_BY(mu_) = 0;
   DigestMap live_digests_ ABSL_GUARDED_BY(mu_);
   std::string mark_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> proven_ ABSL_GUARDED_BY(mu_);     // parameters, by the last push
   std::vector<float> probe_scores_ ABSL_GUARDED_BY(mu_);  // under the live weights; may be empty
   std::vector<ForeignDelivery> deliveries_ ABSL_GUARDED_BY(mu_);
 };

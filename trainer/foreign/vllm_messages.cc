@@ -252,6 +252,16 @@ absl::StatusOr<VllmFacts> ReadFacts(const std::string& version, const std::strin
   return facts;
 }
 
+absl::StatusOr<std::map<std::string, std::string>> ReadChecksums(const std::string& answer) {
+  TANDEM_ASSIGN_OR_RETURN(const json parsed, ParseAnswer(answer, "the answer of /weight_checker"));
+  std::map<std::string, std::string> checksums;
+  for (const auto& [name, value] : Member(parsed, "checksums").items()) {
+    checksums[name] = TextOf(value);
+  }
+  if (checksums.empty()) return DataLoss("the answer of /weight_checker has no checksums");
+  return checksums;
+}
+
 absl::StatusOr<std::vector<int32_t>> ReadTokens(const std::string& answer) {
   TANDEM_ASSIGN_OR_RETURN(const json parsed, ParseAnswer(answer, "the answer of /tokenize"));
   return IdsOf(Member(parsed, "tokens"), "tokens of /tokenize");

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +52,10 @@ struct VllmFacts {
 //   DATA_LOSS  /v1/models names no model
 absl::StatusOr<VllmFacts> ReadFacts(const std::string& version, const std::string& models,
                                     const std::string& server_info);
+
+// Parameter to SHA-256, from the answer of /weight_checker.
+//   DATA_LOSS  it has no checksums
+absl::StatusOr<std::map<std::string, std::string>> ReadChecksums(const std::string& answer);
 
 // The ids in the answer of /tokenize.
 //   DATA_LOSS  there are none

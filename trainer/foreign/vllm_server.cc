@@ -129,6 +129,14 @@ absl::Status VllmServer::LoadWeights(const std::string& directory) {
                      answer, ")");
 }
 
+absl::StatusOr<std::map<std::string, std::string>> VllmServer::Checksums() {
+  const std::string body = json{{"action", "checksum"}}.dump();
+  const auto answer = AskDevelopment("/weight_checker", &body, push_seconds_);
+  if (absl::IsFailedPrecondition(answer.status())) return std::map<std::string, std::string>();
+  TANDEM_RETURN_IF_ERROR(answer.status());
+  return ReadChecksums(*answer);
+}
+
 absl::StatusOr<std::string> VllmServer::Mark() {
   const auto mark = AskDevelopment("/weight_info", nullptr, kQuickSeconds);
   if (mark.ok()) return *mark;

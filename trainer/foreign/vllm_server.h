@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +56,9 @@ class VllmServer {
 
   // Loads the weights of `directory`, a path on the server's machine, and forgets cached prefixes.
   absl::Status LoadWeights(const std::string& directory);
+
+  // SHA-256 of each parameter as its kernels hold it; empty: the release has no such route.
+  absl::StatusOr<std::map<std::string, std::string>> Checksums();
 
   // A text that stays as it is until the server ends or somebody marks it anew: by a mark that
   // SetMark left in it or, where it keeps none, by the time of its start. Empty: neither is known.

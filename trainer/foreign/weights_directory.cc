@@ -71,6 +71,11 @@ absl::Status WeightsDirectory::Receive(int64_t version, int64_t tensor, int64_t 
   return absl::OkStatus();
 }
 
+const std::string* WeightsDirectory::bytes(const std::string& name) const {
+  const auto found = std::ranges::find(tensors_, name, &TensorSpec::name);
+  return found == tensors_.end() ? nullptr : &bytes_[static_cast<size_t>(found - tensors_.begin())];
+}
+
 absl::Status WeightsDirectory::CheckWhole() const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (num_received_[i] >= std::ssize(bytes_[i])) continue;

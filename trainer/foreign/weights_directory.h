@@ -35,6 +35,9 @@ class WeightsDirectory {
   absl::Status Receive(int64_t version, int64_t tensor, int64_t offset,
                        std::span<const std::byte> bytes);
 
+  // The bytes of a tensor of the staged version; null: there is none of this name.
+  const std::string* bytes(const std::string& name) const;
+
   // Writes the staged version, removes versions before the last two, and returns the path. The
   // digests of what the written file holds are in `written`.
   //   DATA_LOSS  bytes are missing, or the file does not hold `digests` (the tensor is named)

@@ -90,6 +90,8 @@ def test_a_run_trains_on_what_a_foreign_server_samples_and_pushes_weights_into_i
         assert [event["version"] for event in deliveries] == [0, 1, 2, 3]
         assert deliveries[0]["probe_moved"] == 0, "the server had the trainer's starting weights"
         assert all(event["probe_moved"] > 10 and event["mean_abs_change"] > 1e-5 for event in deliveries[1:])
+        # transformers keeps every tensor as it is in the file.
+        assert all(event["proven"] == event["parameters"] > 20 for event in deliveries)
         weights = run / "foreign_weights"
         assert server.loaded() == [str(weights / f"version_{version}") for version in range(4)]
         assert sorted(path.name for path in weights.iterdir()) == ["version_2", "version_3"], "the last two are kept"

@@ -6,6 +6,7 @@ completions with token ids and log-probs, scores of prompts, pause, weights from
 It holds what vLLM holds of weights and marks, and loses both when it is killed. --log gets a JSON line for each control call.
 """
 import argparse
+import hashlib
 import http.server
 import json
 import threading
@@ -122,6 +123,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer({"results": [None]})
         if path == "/reset_prefix_cache":
             return self.answer({"success": True})
+        if path == "/weight_checker":
+            return self.answer({"checksums": {f"dp0:pp0:pcp0:tp0:{name}": hashlib.sha256(
+                parameter.detach().contiguous().numpy().tobytes()).hexdigest()
+                for name, parameter in engine.model.named_parameters()}})
         if path == "/update_weight_version":
             engine.mark = body["new_version"]
             return self.answer({"success": True, "new_version": engine.mark})

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -38,6 +39,10 @@ class FakeVllm {
     MutexLock lock(&mu_);
     mark_ = "default";
   }
+  void set_paused(bool paused) {
+    MutexLock lock(&mu_);
+    paused_ = paused;
+  }
   void set_development(bool on) {
     MutexLock lock(&mu_);
     development_ = on;
@@ -54,6 +59,11 @@ class FakeVllm {
   void set_during_group(std::function<std::string()> during) {
     MutexLock lock(&mu_);
     during_ = std::move(during);
+  }
+  // Parameter to digest, as /weight_checker gives them; without any the route is not there.
+  void set_checksums(const std::map<std::string, std::string>& checksums) {
+    MutexLock lock(&mu_);
+    checksums_ = checksums;
   }
   void set_prefix_cache_resets(bool works) {
     MutexLock lock(&mu_);
@@ -112,6 +122,10 @@ class FakeVllm {
     }
     if (path == "/weight_info") return {.body = Json{{"weight_version", mark_}}.dump()};
     if (path == "/is_paused") return {.body = Json{{"is_paused", paused_}}.dump()};
+    if (path == "/weight_checker") {
+      if (checksums_.empty()) return {.status = 404, .body = "{}"};
+      return {.body = Json{{"checksums", checksums_}}.dump()};
+    }
     calls_.push_back(path);
     if (path == "/pause") paused_ = true;
     if (path == "/resume") paused_ = false;
@@ -126,6 +140,7 @@ class FakeVllm {
   std::string mode_ ABSL_GUARDED_BY(mu_) = "processed_logprobs";
   std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mu_);
   std::function<std::string()> during_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::string> checksums_ ABSL_GUARDED_BY(mu_);
   bool development_ ABSL_GUARDED_BY(mu_) = true;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
   bool resets_ ABSL_GUARDED_BY(mu_) = true;

@@ -227,6 +227,25 @@ TEST_F(ForeignServerTest, APushEndsGroupsWhereItMay) {
   EXPECT_THAT(group, FailsWith(kAborted, ""));
 }
 
+TEST_F(ForeignServerTest, AServerThatADeadTrainerLeftPausedGoesOn) {
+  vllm_.set_paused(true);
+  Claim();
+  EXPECT_THAT(vllm_.calls(), ElementsAre("/resume"));
+}
+
+TEST_F(ForeignServerTest, ACallThatNobodyWaitsForEnds) {
+  ASSERT_THAT(Push(1), IsOk());
+  std::latch began(1), goes_on(1);
+  vllm_.set_during_group([&]() -> std::string {
+    began.count_down();
+    goes_on.wait();
+    return "stop";
+  });
+  EXPECT_THAT(server_->Generate(Group(), [&] { return began.try_wait(); }),
+              FailsWith(absl::StatusCode::kCancelled, ""));
+  goes_on.count_down();
+}
+
 TEST_F(ForeignServerTest, AServerThatKeepsPrefixesOfOtherWeightsHasNoKnownWeights) {
   vllm_.set_prefix_cache_resets(false);
   EXPECT_THAT(Push(1), FailsWith(kUnavailable, "/reset_prefix_cache"));
@@ -250,6 +269,28 @@ TEST_F(ForeignServerTest, ADeliveryIsHowFarTheProbeMoved) {
   EXPECT_NEAR(deliveries[2].mean_abs_change, 0.125, 1e-9);
   EXPECT_NEAR(deliveries[2].max_abs_change, 0.125, 1e-9);
   EXPECT_THAT(server_->TakeDeliveries(), IsEmpty());
+}
+
+TEST_F(ForeignServerTest, ChecksumsProveWhatTheServerKeepsAsItWasWritten) {
+  // SHA-256 of the little-endian floats 1, 2, 3.
+  const std::string right = "8e628779e6a74ee0b36991c10158f63cafec7d340ad4e075592502c8708524dd";
+  vllm_.set_checksums({{"tp0:a", right}, {"tp0:packed", "ff"}});
+  ASSERT_THAT(Push(1), IsOk());
+  const std::vector<ForeignDelivery> deliveries = server_->TakeDeliveries();
+  EXPECT_EQ(deliveries[0].num_parameters, 2);
+  EXPECT_EQ(deliveries[0].num_proven, 1);
+}
+
+TEST_F(ForeignServerTest, AParameterThatWasProvenOnceAndIsNotAnyMoreWasNotDelivered) {
+  vllm_.set_checksums(
+      {{"tp0:a", "8e628779e6a74ee0b36991c10158f63cafec7d340ad4e075592502c8708524dd"}});
+  ASSERT_THAT(Push(1), IsOk());
+  EXPECT_THAT(Push(2, 5), FailsWith(absl::StatusCode::kDataLoss, "does not hold tp0:a"));
+  EXPECT_THAT(server_->Generate(Group(), {}), FailsWith(kFailedPrecondition, "not pushed weights"));
+  // The digest of 5, 2, 3.
+  vllm_.set_checksums(
+      {{"tp0:a", "0b19cea3df7a35334e772025f2a585ec0e394dadb8d43c5738952eeae5d688f5"}});
+  ASSERT_THAT(Push(2, 5), IsOk());
 }
 
 TEST_F(ForeignServerTest, ScoresArePromptLogProbsAtTemperature1) {
