@@ -4,9 +4,9 @@
 #include <array>
 #include <initializer_list>
 
-#include "drift_lab/importers/engine_answers.h"
 #include "drift_lab/importers/item_fields.h"
-#include "drift_lab/importers/training_dumps.h"
+#include "drift_lab/importers/layouts/engine_answers.h"
+#include "drift_lab/importers/layouts/training_dumps.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::drift {
@@ -62,95 +62,47 @@ bool LooksLikeLlamaCpp(const json& item) {
          HasAll(ResponseOf(item), {"generation_settings", "tokens_predicted"});
 }
 
+// In the order of the members: name, help, expected, looks_like, describe, add, instead.
 constexpr std::array kImporters = {
-    Importer{.name = "nemo-rl",
-             .help = "train_data_step{N}.jsonl of NeMo-RL",
-             .expected = "generation_logprobs, prev_logprobs and token_loss_mask",
-             .looks_like = LooksLikeNemoRl,
-             .describe = DescribeNemoRl,
-             .add = AddNemoRl,
-             .instead = ""},
-    Importer{.name = "prime-rl",
-             .help = "token_exports/step_N/rank_R.jsonl of prime-rl",
-             .expected = "inference_logprobs and trainer_logprobs",
-             .looks_like = LooksLikePrimeRl,
-             .describe = DescribePrimeRl,
-             .add = AddPrimeRl,
-             .instead = ""},
-    Importer{.name = "verl",
-             .help = "no file of verl's has log-probs as text: names the exporter and the hook",
-             .expected = "input, output, score and step",
-             .looks_like = LooksLikeVerl,
-             .instead =
-                 "python/tandem_rl/export/verl.py converts gen_batch.dp and tq_batch.pt where "
-                 "verl is installed; verl_hook.py beside it makes the trainer write records"},
-    Importer{.name = "slime",
-             .help = "samples of slime and miles as JSON, and miles' dashboard_columns/*.parquet",
-             .expected = "tokens and response_length",
-             .looks_like = LooksLikeSlime,
-             .describe = DescribeSlime,
-             .add = AddSlime,
-             .instead = "python/tandem_rl/export/slime.py converts --save-debug-rollout-data and "
-                        "--save-debug-train-data files where slime or miles is installed"},
-    Importer{.name = "skyrl",
-             .help = "pickles only: names the exporter",
-             .expected = "nothing that is not pickled",
-             .looks_like = LooksLikeNothing,
-             .instead = "python/tandem_rl/export/skyrl.py converts dumped_data/*.pkl of "
-                        "trainer.dump_data_batch where SkyRL is installed"},
-    Importer{
-        .name = "areal",
-        .help = "texts only: names the hook",
-        .expected = "task_id, prompt_len, prompt and completion",
-        .looks_like = LooksLikeAreal,
-        .instead = "python/tandem_rl/export/areal_hook.py makes AReaL's trainer write records"},
-    Importer{.name = "trl",
-             .help = "texts only: names the callback",
-             .expected = "step, prompt, completion and advantage",
-             .looks_like = LooksLikeTrl,
-             .instead = "python/tandem_rl/export/trl_callback.py makes TRL's GRPOTrainer write "
-                        "records"},
-    Importer{.name = "open-instruct",
-             .help = "{run}_rollouts_*.jsonl of open-instruct (--save_traces)",
-             .expected = "prompt_tokens and response_tokens",
-             .looks_like = LooksLikeOpenInstruct,
-             .describe = DescribeOpenInstruct,
-             .add = AddOpenInstruct,
-             .instead = ""},
-    Importer{.name = "vllm",
-             .help = "answers of /v1/completions, /v1/chat/completions and /inference/v1/generate, "
-                     "and RequestOutput as JSON",
-             .expected = "choices, or outputs and prompt_token_ids",
-             .looks_like = LooksLikeVllm,
-             .describe = DescribeVllm,
-             .add = AddVllm,
-             .instead = ""},
-    Importer{.name = "sglang",
-             .help = "answers of /generate with return_logprob",
-             .expected = "meta_info",
-             .looks_like = LooksLikeSglang,
-             .describe = DescribeSglang,
-             .add = AddSglang,
-             .instead = ""},
-    Importer{.name = "llama.cpp",
-             .help = "answers of the server's /completion with n_probs",
-             .expected = "completion_probabilities",
-             .looks_like = LooksLikeLlamaCpp,
-             .describe = DescribeLlamaCpp,
-             .add = AddLlamaCpp,
-             .instead = ""},
-    Importer{.name = "openai",
-             .help = "answers in OpenAI's form that have token ids beside the log-probs",
-             .expected = "choices",
-             .looks_like = LooksLikeChoices,
-             .describe = DescribeOpenAi,
-             .add = AddOpenAi,
-             .instead = ""},
-    Importer{.name = "jsonl",
-             .help = "anybody's JSON lines, Parquet or safetensors, with --map FIELD=their.field",
-             .expected = "token_ids",
-             .looks_like = LooksLikeNothing,
-             .instead = ""}};
+    Importer{"nemo-rl", "train_data_step{N}.jsonl of NeMo-RL",
+             "generation_logprobs, prev_logprobs and token_loss_mask", LooksLikeNemoRl,
+             DescribeNemoRl, AddNemoRl, ""},
+    Importer{"prime-rl", "token_exports/step_N/rank_R.jsonl of prime-rl",
+             "inference_logprobs and trainer_logprobs", LooksLikePrimeRl, DescribePrimeRl,
+             AddPrimeRl, ""},
+    Importer{"verl", "no file of verl's has log-probs as text: names the exporter and the hook",
+             "input, output, score and step", LooksLikeVerl, nullptr, nullptr,
+             "python/tandem_rl/export/verl.py converts gen_batch.dp and tq_batch.pt where verl is "
+             "installed; verl_hook.py beside it makes the trainer write records"},
+    Importer{"slime", "samples of slime and miles as JSON, and miles' dashboard_columns/*.parquet",
+             "tokens and response_length", LooksLikeSlime, DescribeSlime, AddSlime,
+             "python/tandem_rl/export/slime.py converts --save-debug-rollout-data and "
+             "--save-debug-train-data files where slime or miles is installed"},
+    Importer{"skyrl", "pickles only: names the exporter", "nothing that is not pickled",
+             LooksLikeNothing, nullptr, nullptr,
+             "python/tandem_rl/export/skyrl.py converts dumped_data/*.pkl of "
+             "trainer.dump_data_batch where SkyRL is installed"},
+    Importer{"areal", "texts only: names the hook", "task_id, prompt_len, prompt and completion",
+             LooksLikeAreal, nullptr, nullptr,
+             "python/tandem_rl/export/areal_hook.py makes AReaL's trainer write records"},
+    Importer{"trl", "texts only: names the callback", "step, prompt, completion and advantage",
+             LooksLikeTrl, nullptr, nullptr,
+             "python/tandem_rl/export/trl_callback.py makes TRL's GRPOTrainer write records"},
+    Importer{"open-instruct", "{run}_rollouts_*.jsonl of open-instruct (--save_traces)",
+             "prompt_tokens and response_tokens", LooksLikeOpenInstruct, DescribeOpenInstruct,
+             AddOpenInstruct, ""},
+    Importer{"vllm",
+             "answers of /v1/completions, /v1/chat/completions and /inference/v1/generate, and "
+             "RequestOutput as JSON",
+             "choices, or outputs and prompt_token_ids", LooksLikeVllm, DescribeVllm, AddVllm, ""},
+    Importer{"sglang", "answers of /generate with return_logprob", "meta_info", LooksLikeSglang,
+             DescribeSglang, AddSglang, ""},
+    Importer{"llama.cpp", "answers of the server's /completion with n_probs",
+             "completion_probabilities", LooksLikeLlamaCpp, DescribeLlamaCpp, AddLlamaCpp, ""},
+    Importer{"openai", "answers in OpenAI's form that have token ids beside the log-probs",
+             "choices", LooksLikeChoices, DescribeOpenAi, AddOpenAi, ""},
+    Importer{"jsonl", "anybody's JSON lines, Parquet or safetensors, with --map FIELD=their.field",
+             "token_ids", LooksLikeNothing, nullptr, nullptr, ""}};
 
 // By fields that no other has. `openai` and `vllm` answer alike, and the first that fits is named.
 constexpr std::array kByContent = {"nemo-rl", "prime-rl", "slime", "open-instruct",

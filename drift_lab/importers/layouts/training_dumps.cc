@@ -1,4 +1,4 @@
-#include "drift_lab/importers/training_dumps.h"
+#include "drift_lab/importers/layouts/training_dumps.h"
 
 #include <algorithm>
 #include <optional>

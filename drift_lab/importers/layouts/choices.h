@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "drift_lab/importers/answer_parts.h"
 #include "drift_lab/importers/import_context.h"
+#include "drift_lab/importers/layouts/answer_parts.h"
 
 namespace tandem::drift {
 

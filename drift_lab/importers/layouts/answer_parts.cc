@@ -1,4 +1,4 @@
-#include "drift_lab/importers/answer_parts.h"
+#include "drift_lab/importers/layouts/answer_parts.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "drift_lab/importers/engine_answers.h"
+#include "drift_lab/importers/layouts/engine_answers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,9 +13,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "drift_lab/importers/answer_parts.h"
-#include "drift_lab/importers/choices.h"
 #include "drift_lab/importers/item_fields.h"
+#include "drift_lab/importers/layouts/answer_parts.h"
+#include "drift_lab/importers/layouts/choices.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::drift {
@@ -238,7 +238,7 @@ absl::Status ReadProbabilities(const json& entries, Completion& completion) {
     }
     if (id == nullptr || logprob == nullptr) {
       return InvalidArgument(field,
-                             ": expected id and logprob (llama.cpp since December 2024), "
+                             ": expected id and logprob (of a recent llama.cpp), "
                              "found ",
                              id == nullptr ? "no id" : "no logprob");
     }

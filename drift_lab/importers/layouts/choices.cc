@@ -1,4 +1,4 @@
-#include "drift_lab/importers/choices.h"
+#include "drift_lab/importers/layouts/choices.h"
 
 #include <algorithm>
 #include <optional>
