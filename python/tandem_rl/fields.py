@@ -32,10 +32,16 @@ class RecordsError(ValueError):
     """A file or a row is not of format 3. The message says file, line or row, field, what was expected and found."""
 
 
+def plain_number(value: Any) -> Any:
+    """A number that JSON does not have as its text."""
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    return value if is_finite else next(name for name, other in NOT_FINITE.items() if str(other) == str(value))
+
+
 def found(value: Any, most: int = 40) -> str:
     """What a message shows of a value that is not right."""
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(plain_number(value), ensure_ascii=False)
     except (TypeError, ValueError):
         text = repr(value)
     return text if len(text) <= most else text[:most] + "..."
