@@ -48,7 +48,7 @@ def healthy(add: Add) -> None:
          scores="fp16.hf", behaviour_claims={"dtype": "float16"})
     none("healthy_t07", "temperature 0.7 declared and processed on both sides", draws="cool", scores="cool.hf_cool", recorded="processed",
          behaviour_claims={"temperature": 0.7}, proximal_claims={"temperature": 0.7}, entropy=True)
-    none("healthy_topp", "top-p 0.9 declared and processed on both sides, bf16: the supports differ at their edge", draws="topp",
+    none("healthy_topp", "top-p 0.9 declared and processed on both sides, bf16: the supports differ at their edge, where the trainer says -Infinity", draws="topp",
          scores="topp.hf_topp", recorded="processed", behaviour_claims={"top_p": 0.9}, proximal_claims={"top_p": 0.9})
     none("healthy_rope_constant_offset", "one side adds 1 to every position: rotary embedding is relative, so nothing changes",
          "mismatch.md, table 5.2, row 22 (TRL #6800)", scores="base.rope_offset")

@@ -72,10 +72,11 @@ def write(case: Case) -> None:
     if case.columns:
         header["columns"] = case.columns
     gaps = [abs(p - b) for bs, ps in zip(case.behaviour, case.proximal) for b, p in zip(bs, ps) if b is not None]
+    finite = [gap for gap in gaps if gap < float("inf")]
     truth = {
         "name": case.name, "side": case.side, "class": case.kind, "size": case.size, "visible_without_weights": case.visible,
         "notes": case.notes, "source": case.source, "rows": len(lines), "drawn_tokens": len(gaps),
-        "mean_abs_delta_before_record_faults": sum(gaps) / len(gaps), "proximal_entropy": case.entropy is not None,
+        "mean_abs_delta_before_record_faults": sum(finite) / len(finite), "proximal_entropy": case.entropy is not None,
         "model_dir": str(pools.MODEL.relative_to(pools.ROOT)),
     }
     if case.weights:

@@ -46,7 +46,7 @@ GROUPS: dict[str, list[str]] = {
 # Names with which the lab says that it cannot tell. To be filled as well.
 ABSTAINED: list[str] = []
 
-OUTCOMES = ("named right", "right class", "abstained", "wrong", "failed")
+OUTCOMES = ("named right", "right class", "abstained", "wrong", "not filled", "failed")
 
 
 def ask(tandem: str, case: pathlib.Path, model: str | None, weights: str | None, timeout: float) -> dict[str, Any] | None:
@@ -63,20 +63,15 @@ def ask(tandem: str, case: pathlib.Path, model: str | None, weights: str | None,
 
 
 def names_of(answer: Any) -> list[str]:
-    """Every text that stands under a key such as `name` or `cause`, in the order in which the answer gives them.
+    """What the answer names: causes first, then the signs that accuse, then the verdict as a whole.
 
-    Which key holds the verdict is the lab's affair: whoever fills ACCEPTED puts it here.
+    Written from the shape of the answer only; whoever fills ACCEPTED corrects it where the names stand elsewhere.
     """
-    found: list[str] = []
-    if isinstance(answer, dict):
-        for key, value in answer.items():
-            if key in ("cause", "causes", "name", "verdict", "named"):
-                found += [value] if isinstance(value, str) else [v for v in value if isinstance(v, str)] if isinstance(value, list) else []
-            found += names_of(value) if isinstance(value, (dict, list)) else []
-    elif isinstance(answer, list):
-        for value in answer:
-            found += names_of(value)
-    return found
+    if not isinstance(answer, dict):
+        return []
+    causes = [cause if isinstance(cause, str) else cause.get("cause", cause.get("name", "")) for cause in answer.get("causes", [])]
+    signs = [sign["sign"] for sign in answer.get("signs", []) if sign.get("accuses")]
+    return [name for name in [*causes, *signs, answer.get("verdict", "")] if name]
 
 
 def outcome_of(kind: str, names: list[str]) -> str:
@@ -86,11 +81,14 @@ def outcome_of(kind: str, names: list[str]) -> str:
     right class: it is accepted for another class of the same group.
     abstained:   there is no other name than abstentions, where there is something to name.
     wrong:       anything else, also a fault named in a healthy capture and "healthy" said of a fault.
+    not filled:  ACCEPTED has no names for the class yet.
     A combination is named right where two names are accepted for classes of a group, whichever they are.
     """
+    if kind != "combination" and not ACCEPTED[kind]:
+        return "not filled"
     said = [name for name in names if name not in ABSTAINED]
     if not said:
-        return "named right" if kind == "healthy" and not ACCEPTED["healthy"] else "abstained"
+        return "abstained"
     classes = [c for name in said for c, accepted in ACCEPTED.items() if name in accepted]
     if kind == "combination":
         return "named right" if len(set(classes)) > 1 else "right class" if classes and classes[0] != "healthy" else "wrong"
