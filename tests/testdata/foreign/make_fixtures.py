@@ -4,10 +4,12 @@
 
 None of these files was written by the framework itself, since none but TRL installs beside the others on a CPU. Each
 is laid out by hand after the source file that the function of its folder names, with that file's key order, nesting,
-types and placeholders. Numbers are those of float32 tensors as Python prints them (`f`). What the importers must make
+types and placeholders; compare_with_writers.py holds those of NeMo-RL, prime-rl and open-instruct against what the
+projects' own functions write. Numbers are those of float32 tensors as Python prints them (`f`). What the importers must make
 of them stands in expected/*.jsonl, which is written by hand and not by this script.
 """
 import json
+import math
 import pathlib
 import pickle
 import struct
@@ -49,11 +51,11 @@ def nemo_rl():
 
     lines("nemo-rl/train_data_step3.jsonl", [
         sample(0, 5, [1, 11, 12, 13, 2, 0, 0], [0, 0, 1, 1, 1, 0, 0], fs(.5, .5, .5, .5, .5, .5, .5),
-               fs(0, 0, -.25, -.41, -1.5, 0, 0), fs(0, -2, -.3, -.4, -1.25, -7, -7), 1.0, "2+2?4"),
+               fs(0, 0, -.25, -.41, -1.5, 0, 0), fs(0, -2, -.3, -.4, -1.25, -7, -7), 1.0, ["2+2?", "4"]),
         sample(1, 7, [1, 11, 21, 22, 31, 23, 2], [0, 0, 1, 1, 0, 1, 1], fs(*[-.5] * 7),
-               fs(0, 0, -.5, -.75, 0, -.125, -.0625), fs(0, -2, -.5, -.875, -3, -.125, -.0625), 0.0, "2+2?5")])
+               fs(0, 0, -.5, -.75, 0, -.125, -.0625), fs(0, -2, -.5, -.875, -3, -.125, -.0625), 0.0, ["2+2?", "5"])])
     lines("nemo-rl/train_data_step4.jsonl", [
-        sample(0, 3, [1, 41, 42], [0, 1, 1], fs(1, 1, 1), fs(0, -.1, -.2), fs(0, -.1, -.2), 1.0, "hi")])
+        sample(0, 3, [1, 41, 42], [0, 1, 1], fs(1, 1, 1), fs(0, -.1, -.2), fs(0, -.1, -.2), 1.0, ["hi"])])
     # The other file of the same directory: of validation, text only.
     lines("nemo-rl/val_data_step4.jsonl", [
         {"content": [["hi"]], "rewards": [1.0], "idx": 0}])
@@ -69,13 +71,15 @@ def prime_rl():
 
     def record(step, rank, sequence, ids, mask, inference, trainer, entropy, advantage):
         n = len(ids)
-        ratio = [f(t - i) if m and i is not None else 0.0 for t, i, m in zip(trainer, inference, mask)]
         nothing = [None] * n
+        ratios = [None if i is None else f(t - i) for t, i in zip(trainer, inference)]
         return {"schema_version": 1, "step": step, "rank": rank, "micro_step": 0, "micro_sequence_idx": sequence,
                 "export_sequence_idx": sequence, "env_name": "gsm8k", "token_ids": ids, "position_ids": list(range(n)),
                 "loss_mask": mask, "advantages": [advantage] * n, "inference_logprobs": inference,
-                "trainer_logprobs": trainer, "entropy": entropy, "mismatch_kl": nothing,
-                "log_importance_ratio": ratio, "importance_ratio": nothing, "prob_delta": nothing,
+                "trainer_logprobs": trainer, "entropy": entropy, "mismatch_kl": [None if r is None else f(math.expm1(r) - r) for r in ratios],
+                "log_importance_ratio": ratios,
+                "importance_ratio": [None if r is None else f(math.exp(r)) for r in ratios],
+                "prob_delta": [None if i is None else f(math.exp(t) - math.exp(i)) for t, i in zip(trainer, inference)],
                 "is_masked": [False] * n, "is_masked_high": [False] * n, "is_masked_low": [False] * n,
                 "rl_weights": nothing, "ce_weights": nothing, "ref_kl_weights": nothing}
 
