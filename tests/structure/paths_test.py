@@ -18,7 +18,7 @@ def test_an_unquoted_path_is_found():
 
 
 def test_paths_in_flags_that_cmake_splits_are_quoted():
-    folders = [ROOT / folder for folder in (*SOURCE_FOLDERS, "cmake", "proto", "tests")]
+    folders = [ROOT / folder for folder in (*SOURCE_FOLDERS, "cmake", "proto", "python", "tests")]
     paths = [ROOT / "CMakeLists.txt", *(path for folder in folders for pattern in ("*.cmake", "CMakeLists.txt")
                                         for path in folder.rglob(pattern))]
     found = {name(path): words for path in paths if (words := unquoted(path.read_text(encoding="utf-8")))}

@@ -12,7 +12,7 @@ def cc_tests():
 
 
 def python_tests():
-    return [path for path in files(["tests"], {".py"}) if path.name.endswith("_test.py")]
+    return [path for path in files(["tests", "python/tests"], {".py"}) if path.name.endswith("_test.py")]
 
 
 def test_every_test_file_is_named_in_cmake_or_lies_in_a_folder_that_is():
@@ -44,7 +44,7 @@ def test_every_test_file_asserts():
 def test_no_test_sleeps():
     pattern = re.compile(r"sleep_for|sleep_until|\busleep\(|\bnanosleep\(|\btime\.sleep\(|SleepFor\(")
     sleepy = []
-    for path in files(["tests"], {".cc", ".h", ".py"}):
+    for path in files(["tests", "python/tests"], {".cc", ".h", ".py"}):
         if name(path).startswith("tests/structure/") or any(name(path).startswith(p) for p in POLLING):
             continue
         sleepy += [f"{name(path)}:{n}: {line.strip()}"
