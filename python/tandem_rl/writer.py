@@ -23,7 +23,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.kind != "f":
             return value.tolist()
-        as_double = [float(str(one)) for one in value] if value.dtype.itemsize < 8 else value.tolist()
+        # The shortest digits that give a float32 back, not those of the double that it is.
+        as_double = list(map(float, value.astype("U32"))) if value.dtype.itemsize < 8 else value.tolist()
         return [None if one != one else NOT_JSON.get(one, one) for one in as_double]
     if isinstance(value, (np.integer, np.bool_)):
         return value.item()

@@ -1,5 +1,6 @@
 """read_records and write_records: what goes in comes out, in both forms, and numbers are where the tokens are."""
 import json
+import re
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import tandem_rl
+from conftest import ROOT
 
 NAN = float("nan")
 HEADER = {"model": "nobody/model", "vocab_size": 100, "behaviour": {"engine": "vllm", "temperature": 0.7},
@@ -120,18 +122,16 @@ def test_a_row_that_parquet_cannot_hold_is_refused(tmp_path):
         tandem_rl.write_records(tmp_path / "a.parquet", HEADER, [{**ROWS[2], "extra": {"note": 1}}])
 
 
-def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
-    import re
-    from conftest import ROOT
-    page = (ROOT / "docs/records.md").read_text()
+def test_the_examples_of_the_pages_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {})
+    for page in ("docs/records.md", "docs/python.md"):  # the second reads what the first writes
+        exec(re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)[1], {})
+    assert "1 rows, 3 drawn tokens" in capsys.readouterr().out
     records = tandem_rl.read_records("records.jsonl")
     assert records.rows[0].spans == ((12, 3),) and records.header["behaviour"]["engine"] == "vllm"
 
 
 def test_the_import_needs_numpy_alone():
-    from conftest import ROOT
     code = "import sys, json, tandem_rl; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
     found = json.loads(subprocess.run([sys.executable, "-c", code], cwd=ROOT / "python", check=True, text=True,
                                       capture_output=True).stdout)

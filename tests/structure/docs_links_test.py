@@ -6,7 +6,7 @@ from source_tree import ROOT, name
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SOURCE = re.compile(r'<(?:img|source)\b[^>]*?\b(?:src|srcset)="([^"]+)"')
-FOLDERS = ("cli", "common", "deploy", "docs", "drift_lab", "examples", "proto", "python", "rollout_server", "tests", "trainer")
+FOLDERS = ("cli", "common", "deploy", "docs", "drift_lab", "examples", "proto", "python/examples", "python/tandem_rl", "python/tests", "rollout_server", "tests", "trainer")
 NAMED_PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./*-]+)`")
 NAMED_FILE = re.compile(r"`(\w+\.(?:cc|h|py|cu|cuh|proto))`")
 EXAMPLES = {"x.cc", "x_test.cc"}
