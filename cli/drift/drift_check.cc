@@ -124,7 +124,6 @@ absl::StatusOr<int> CheckRecords(const CheckFlags& flags) {
 
 // A directory that a run of this project wrote.
 absl::StatusOr<int> CheckCaptureDirectory(const CheckFlags& flags) {
-  TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.path));
   TANDEM_ASSIGN_OR_RETURN(const offpolicy::Capture capture, offpolicy::ReadCapture(flags.path));
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.path + "/manifest.json"));
   // ReadCapture has read the same manifest.
@@ -151,9 +150,11 @@ absl::StatusOr<int> CheckCaptureDirectory(const CheckFlags& flags) {
 }
 
 absl::StatusOr<int> RunCheckCommand(const CheckFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.path));
   std::error_code ignored;
-  return std::filesystem::is_directory(flags.path, ignored) ? CheckCaptureDirectory(flags)
-                                                            : CheckRecords(flags);
+  const bool is_capture =
+      std::filesystem::exists(std::filesystem::path(flags.path) / "manifest.json", ignored);
+  return is_capture ? CheckCaptureDirectory(flags) : CheckRecords(flags);
 }
 
 }  // namespace
