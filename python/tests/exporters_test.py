@@ -1,7 +1,8 @@
 """Exporters and hooks against objects in the exact layout of each framework, made here after the source that each test names.
 
 None of verl, SkyRL, slime and AReaL installs beside the others on a CPU, so stand-ins hold their place: classes of the same
-module and name, with the members that the frameworks pickle or pass. TRL itself is tested in trl_hook_test.py.
+module and name, with the members that the frameworks pickle or pass. docs/python.md says which were also tried by hand on
+what the real packages make. TRL itself is tested in trl_hook_test.py.
 """
 import pathlib
 import pickle
@@ -82,7 +83,7 @@ def verl_batch():
 
 
 class DataProto:
-    """verl/protocol.py, of which save_to_disk pickles the object. (Tried by hand with that of verl 0.9.1.)"""
+    """verl/protocol.py, of which save_to_disk pickles the object."""
 
     def __init__(self, batch, non_tensor_batch):
         self.batch, self.non_tensor_batch, self.meta_info = batch, non_tensor_batch, {}
