@@ -1,0 +1,210 @@
+#include "drift_lab/referee/referee.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "drift_lab/referee/judge.h"
+#include "drift_lab/referee/scored_rows.h"
+
+namespace tandem::drift {
+namespace {
+
+std::string NameOf(const SideReport& side) {
+  const std::string name = absl::StrCat("the ", SignSideName(side.side), " side");
+  return side.engine.empty() ? name : absl::StrCat(name, " (", side.engine, ")");
+}
+
+std::string ShareText(const offpolicy::Interval& share) {
+  if (!share.known()) return absl::StrFormat("%.0f %%", 100 * share.value);
+  return absl::StrFormat("%.1f %% [%.1f, %.1f]", 100 * share.value, 100 * share.low,
+                         100 * share.high);
+}
+
+std::string MeasuredText(const RefereeCause& cause) {
+  return absl::StrFormat(
+      "it explains %s of the squared difference on rows that were not used to "
+      "find it, and leaves a mean of %.2g nats",
+      ShareText(cause.explained.share), cause.left.mean_abs);
+}
+
+std::string SentenceOf(const SideReport& side) {
+  const std::string name = NameOf(side);
+  const ResidualSize& gap = side.gap;
+  const std::string size =
+      absl::StrFormat("mean |difference| %.2g nats over %d tokens", gap.mean_abs, gap.num_tokens);
+  switch (side.status) {
+    case SideStatus::kNoValues:
+      return absl::StrCat(name, " has no log-probs of these tokens.");
+    case SideStatus::kSameNumbers:
+      return absl::StrCat(name, " says the same numbers as the referee in fp32: ", size, ".");
+    case SideStatus::kRounding:
+      return absl::StrFormat(
+          "%s differs by what bf16 or fp16 in another engine's kernels gives: %s, %.2f times the "
+          "referee's own bf16 (at most %.1f is healthy), %.2f %% beyond five times it; %s. A fault "
+          "much smaller than that would not be seen.",
+          name, size, gap.in_scale, kMostRounding, 100 * gap.tail,
+          gap.goes_with_bf16()
+              ? absl::StrFormat("it goes with the referee's own roundings (correlation %.2f)",
+                                gap.like_bf16)
+              : "it does not go with the referee's own roundings, so that only its size speaks "
+                "for it");
+    case SideStatus::kNamed:
+      return absl::StrCat(name, ": ", side.causes.front().text, ". With ", size, ", ",
+                          MeasuredText(side.causes.front()), ".");
+    case SideStatus::kOneOf: {
+      std::vector<std::string> texts;
+      for (const RefereeCause& cause : side.causes) texts.push_back(cause.text);
+      return absl::StrCat(name, ": one of the following, which explain it about as well: ",
+                          absl::StrJoin(texts, "; or "), ". ", size, ".");
+    }
+    case SideStatus::kUnknown: {
+      std::string text = absl::StrFormat(
+          "%s differs by more than that is explained: %s, %.2f times the referee's own bf16. None "
+          "of "
+          "%d suspects explains it",
+          name, size, gap.in_scale, side.num_tried);
+      if (gap.as_rounding()) {
+        text = absl::StrFormat(
+            "%s differs by no more than bf16 would (%s, %.2f times the referee's own bf16), but "
+            "claims float32 and does not go with the roundings of bf16. None of %d suspects "
+            "explains "
+            "it",
+            name, size, gap.in_scale, side.num_tried);
+      }
+      if (!side.causes.empty()) {
+        absl::StrAppend(&text, "; the nearest (", side.causes.front().text, ") explains ",
+                        ShareText(side.causes.front().explained.share));
+      }
+      if (side.num_left > 0) {
+        absl::StrAppend(&text, "; ", side.num_left, " were left for want of time");
+      }
+      return text + ".";
+    }
+  }
+  return "";
+}
+
+std::string AdviceOf(const SideReport& side) {
+  switch (side.status) {
+    case SideStatus::kNamed:
+    case SideStatus::kOneOf:
+      return side.causes.front().advice;
+    case SideStatus::kUnknown:
+      return "give the weights that the engine may have served with --weights DIR, and compare the "
+             "token ids that each side is given";
+    default:
+      return "";
+  }
+}
+
+void CheckDrawsOf(const ScoredRows& scored, const SideClaims& claims, SideReport& side) {
+  // Weights that are not the model's draw otherwise than the referee's; settings of the sampler, and
+  // a column that was written wrongly, do not change what the referee knows of the draws.
+  const bool forward_is_known = side.status == SideStatus::kSameNumbers ||
+                                side.status == SideStatus::kRounding ||
+                                (side.status == SideStatus::kNamed && side.by_settings);
+  if (!forward_is_known) return;
+  SideClaims processed = claims;
+  processed.logprobs = "processed";
+  const SamplerSettings claimed = ClaimedSettings(processed);
+  side.draws_checked = true;
+  side.draws = CheckDraws(scored.logits, claimed);
+  if (side.draws.follows) {
+    side.draws_sentence = absl::StrCat("The tokens were drawn as claimed (", SettingsText(claimed),
+                                       "): nothing makes them likelier by 15 nats.");
+    return;
+  }
+  const bool sure = side.draws.over_rival > 8;
+  side.draws_sentence = absl::StrFormat(
+      "The tokens were not drawn from what is claimed (%s): with %s they are likelier by %.0f "
+      "nats%s.",
+      SettingsText(claimed), SettingsText(side.draws.best.settings), side.draws.gain,
+      sure ? ""
+           : absl::StrCat(", and with a change of ", side.draws.rival,
+                          " nearly as likely, so that the two cannot be told apart"));
+}
+
+std::string HeadlineOf(const RefereeReport& report) {
+  std::vector<std::string> off, healthy;
+  for (const SideReport& side : report.sides) {
+    if (side.status == SideStatus::kNoValues) continue;
+    const bool fine =
+        side.status == SideStatus::kSameNumbers || side.status == SideStatus::kRounding;
+    (fine ? healthy : off).push_back(NameOf(side));
+  }
+  if (off.empty()) {
+    return healthy.empty() ? "No side has log-probs."
+                           : "No side is off: the difference is rounding.";
+  }
+  if (healthy.empty()) return absl::StrCat(absl::StrJoin(off, " and "), " differ from the model.");
+  return absl::StrCat(absl::StrJoin(off, " and "), " is off; ", absl::StrJoin(healthy, " and "),
+                      " is not.");
+}
+
+}  // namespace
+
+const char* SideStatusName(SideStatus status) {
+  switch (status) {
+    case SideStatus::kNoValues:
+      return "no_values";
+    case SideStatus::kSameNumbers:
+      return "same_numbers";
+    case SideStatus::kRounding:
+      return "rounding";
+    case SideStatus::kNamed:
+      return "named";
+    case SideStatus::kOneOf:
+      return "one_of";
+    case SideStatus::kUnknown:
+      return "unknown";
+  }
+  return "";
+}
+
+absl::StatusOr<RefereeReport> RunReferee(const Records& records, const TokenPairs& pairs,
+                                         const RefereeOptions& options,
+                                         const RefereeProgress& progress) {
+  const double start = MonotonicSeconds();
+  const auto seconds = [start] { return MonotonicSeconds() - start; };
+  at::set_num_threads(options.num_threads);
+  progress("loading the model", 0);
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RefereeModel> model,
+                          RefereeModel::Load(options.model, options.weights));
+  TANDEM_ASSIGN_OR_RETURN(const ScoredRows scored,
+                          ScoreRows(*model, records, pairs, options, progress));
+  RefereeReport report{.model = model->directory(), .weights = model->other_directory()};
+  report.num_rows = static_cast<int64_t>(scored.rows.size());
+  report.num_tokens = static_cast<int64_t>(scored.logits.size());
+  report.num_drawn = pairs.num_tokens();
+  for (size_t i = 0; i < scored.bf16.size(); ++i) {
+    report.bf16_mean_abs += std::abs(ScoreToken(scored.bf16[i], {}).logprob -
+                                     ScoreToken(scored.logits[i], {}).logprob) /
+                            static_cast<double>(scored.bf16.size());
+  }
+  Judge judge(*model, scored, options, progress, seconds);
+  for (const SignSide which : {SignSide::kBehaviour, SignSide::kProximal}) {
+    const bool behaviour = which == SignSide::kBehaviour;
+    const SideClaims& claims = behaviour ? records.header.behaviour : records.header.proximal;
+    TANDEM_ASSIGN_OR_RETURN(SideReport side, judge.JudgeSide(which, claims));
+    if (behaviour) CheckDrawsOf(scored, claims, side);
+    side.sentence = SentenceOf(side);
+    side.sentence[0] = 'T';
+    side.advice = AdviceOf(side);
+    report.sides.push_back(std::move(side));
+  }
+  report.headline = HeadlineOf(report);
+  if (report.headline.starts_with("the ")) report.headline[0] = 'T';
+  report.seconds = seconds();
+  return report;
+}
+
+}  // namespace tandem::drift

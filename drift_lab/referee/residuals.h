@@ -1,0 +1,66 @@
+// Residuals: how far a side's log-probs are from what a suspect predicts, against the noise that
+// rounding to bfloat16 in another engine's kernels makes. Used by settings_search.cc and judge.cc.
+// Pure.
+//
+// The noise of a token depends on its log-prob: certain tokens have little. The scale is measured:
+// the referee's own pass in bf16, whose roundings are those of `transformers`, against its pass in
+// fp32.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/statistics/cluster_bootstrap.h"
+
+namespace tandem::drift {
+
+// Below this mean of |difference| in nats, two engines say the same numbers.
+inline constexpr double kSameMeanAbs = 1e-4;
+// The largest root mean square, in units of the scale, and the largest share of tokens beyond five of
+// them, that rounding gives (docs/foreign_engines.md has the measurements).
+inline constexpr double kMostRounding = 1.3;
+inline constexpr double kMostTail = 0.006;
+
+// M tokens. Values that are not finite are left out everywhere.
+struct TokenSet {
+  std::vector<int64_t> row;   // [M]
+  std::vector<double> scale;  // [M] of rounding to bf16, in nats
+  std::vector<double>
+      rounding;  // [M] the referee's pass in bf16 less that in fp32; NaN: not played
+  size_t size() const { return row.size(); }
+};
+
+// The scale of each token: root mean square of `rounding` over tokens with log-probs like its own.
+std::vector<double> NoiseScale(std::span<const double> logprobs, std::span<const double> rounding);
+
+struct ResidualSize {
+  int64_t num_tokens = 0;
+  double mean_abs = 0, mean = 0, rms = 0, largest = 0;  // nats
+  double in_scale = 0;                                  // root mean square of residual / scale
+  double tail = 0;                                      // share beyond five scales
+  // Correlation with the referee's own rounding, and with its standard error.
+  double like_bf16 = 0, like_bf16_error = 1;
+  bool same() const { return num_tokens > 0 && mean_abs < kSameMeanAbs && largest < 0.05; }
+  bool as_rounding() const {
+    return num_tokens > 0 && in_scale <= kMostRounding && tail <= kMostTail;
+  }
+  // The differences go with the referee's own roundings, which no other cause does.
+  bool goes_with_bf16() const { return like_bf16 > 0.08 && like_bf16 > 4 * like_bf16_error; }
+};
+ResidualSize SizeOf(std::span<const double> residual, const TokenSet& tokens);
+
+// How much of a gap a prediction explains. Both are differences from the referee's own numbers, [M].
+struct Explained {
+  offpolicy::Interval share;        // 1 - sum w (d - h)^2 / sum w d^2, w = 1 / scale^2, over rows
+  offpolicy::Interval coefficient;  // sum w d h / sum w h^2: 1 where the strength is right
+  double correlation = 0;           // of what is left of both without what a temperature would do
+};
+Explained Explain(std::span<const double> gap, std::span<const double> predicted,
+                  const TokenSet& tokens, bool with_intervals);
+
+// The difference of the shares that two predictions explain, first less second, over rows.
+offpolicy::Interval ShareAdvantage(std::span<const double> gap, std::span<const double> first,
+                                   std::span<const double> second, const TokenSet& tokens);
+
+}  // namespace tandem::drift

@@ -1,0 +1,285 @@
+#include "drift_lab/referee/suspects.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace tandem::drift {
+namespace {
+
+void AddNorms(const ModelConfig& config, std::vector<Suspect>& out) {
+  for (const double eps : {1e-3, 1e-4, 1e-2, 1e-5, 1e-6, 0.0}) {
+    if (std::abs(eps - config.rms_norm_eps) < 1e-9) continue;
+    Suspect suspect{"rms_norm_eps",
+                    absl::StrFormat("rms_norm_eps %g in place of %g", eps, config.rms_norm_eps),
+                    "compare the engine's config.json with the model's"};
+    suspect.variant.rms_norm_eps = eps;
+    out.push_back(std::move(suspect));
+  }
+}
+
+void AddRotary(const ModelConfig& config, std::vector<Suspect>& out) {
+  const auto add = [&](const std::string& cause, const std::string& text, const Variant& variant) {
+    out.push_back({cause, text,
+                   "compare rope_theta and rope_scaling of the engine with the model's", variant});
+  };
+  for (const double theta : {1e4, 1e5, 5e5, 1e6}) {
+    const double factor = theta / config.rope_theta;
+    if (std::abs(factor - 1) < 1e-6) continue;
+    add("rope_theta", absl::StrFormat("rope theta %g in place of %g", theta, config.rope_theta),
+        {.rope_theta_factor = factor});
+  }
+  for (const double scale : {2.0, 4.0, 8.0, 0.5}) {
+    add("rope_scaling", absl::StrFormat("positions divided by %g (linear rope scaling)", scale),
+        {.rope_scale = scale});
+  }
+  add("position_offset", "drawn tokens one position too far", {.completion_gap = 1});
+  add("position_offset", "drawn tokens one position too near", {.completion_gap = -1});
+  add("position_offset", "positions begin again at the first drawn token",
+      {.positions_restart = true});
+  add("rope_layout", "rotary pairs of neighbours in place of halves", {.rope_interleaved = true});
+}
+
+void AddAttention(const ModelConfig& config, int64_t longest, std::vector<Suspect>& out) {
+  for (const int64_t window : {16, 32, 64, 128, 256, 512, 1024, 4096}) {
+    if (window >= longest) break;
+    for (const int64_t sinks : {0, 4}) {
+      out.push_back({"attention_window",
+                     absl::StrCat("attention sees the last ", window, " tokens",
+                                  sinks > 0 ? absl::StrCat(" and the first ", sinks) : ""),
+                     "look for a sliding window or a context limit in the engine's options",
+                     {.window = window, .sinks = sinks}});
+    }
+  }
+  for (const int64_t first : {1, 4}) {
+    out.push_back({"attention_sinks",
+                   absl::StrCat("attention does not see the first ", first, " tokens"),
+                   "look for evicted or masked first tokens",
+                   {.hidden_first = first}});
+  }
+  for (const double cap : {50.0, 20.0}) {
+    out.push_back({"attention_softcap",
+                   absl::StrFormat("attention scores capped at %g", cap),
+                   "the model has no soft cap; the engine's config has one",
+                   {.attention_softcap = cap}});
+  }
+  const double root = std::sqrt(static_cast<double>(config.head_dim));
+  out.push_back({"attention_scale",
+                 "attention scores divided by the head size, not its root",
+                 "compare the scale of attention",
+                 {.attention_scale = 1 / root}});
+  out.push_back({"activation", "GELU in place of SiLU", "compare hidden_act", {.gelu = true}});
+  if (config.qk_norm) {
+    out.push_back({"qk_norm",
+                   "no norms of queries and keys",
+                   "the engine runs another architecture",
+                   {.unnormed_qk = true}});
+  }
+  if (config.attention_qkv_bias) {
+    out.push_back(
+        {"bias", "biases left out", "the engine's loader drops the biases", {.no_bias = true}});
+  }
+}
+
+Suspect Rounded(WeightFormat format, bool embedding, bool activations) {
+  Suspect suspect{
+      "quantised_weights",
+      absl::StrCat("weights quantised to ", WeightFormatName(format),
+                   embedding ? ", the embedding and head too" : "",
+                   activations ? ", inputs of matrices in int8" : ""),
+      "score with the quantised weights on the trainer's side too, or serve what is trained"};
+  suspect.rounds = true;
+  suspect.variant.format = format;
+  suspect.variant.format_embedding = embedding;
+  suspect.variant.activations_q8 = activations;
+  return suspect;
+}
+
+void AddRoundings(std::vector<Suspect>& out) {
+  for (const WeightFormat format :
+       {WeightFormat::kQ8Block32, WeightFormat::kInt8Channel, WeightFormat::kInt8Tensor,
+        WeightFormat::kInt8Group128, WeightFormat::kAsym8Channel, WeightFormat::kFp8Channel,
+        WeightFormat::kFp8Tensor, WeightFormat::kInt4Group128, WeightFormat::kInt4Group64,
+        WeightFormat::kInt4Group32, WeightFormat::kInt4Channel, WeightFormat::kAsym4Group128,
+        WeightFormat::kAsym4Group64, WeightFormat::kAsym4Group32, WeightFormat::kQ4Block32,
+        WeightFormat::kQ5Block32}) {
+    for (const bool embedding : {false, true}) out.push_back(Rounded(format, embedding, false));
+  }
+  out.push_back(Rounded(WeightFormat::kQ8Block32, true, true));
+  out.push_back(Rounded(WeightFormat::kQ5Block32, true, true));
+  const char* const advice = "look at the option for the dtype of the engine's KV cache";
+  out.push_back({"quantised_kv", "keys and values in int8", advice, {.kv_bits = 8}, true});
+  out.push_back({"quantised_kv", "keys and values in fp8 e4m3", advice, {.kv_fp8 = true}, true});
+  out.push_back({"quantised_kv", "keys and values in int4", advice, {.kv_bits = 4}, true});
+}
+
+// The system message that the chat template writes where a conversation has none, as it stands in
+// the template; empty if none is found.
+std::string DefaultSystemMessage(const std::string& directory) {
+  std::ifstream file(directory + "/chat_template.jinja");
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string begin = "<|im_start|>system\\n", end = "<|im_end|>\\n";
+  const size_t from = text.find(begin);
+  if (from == std::string::npos) return "";
+  const size_t until = text.find(end, from);
+  if (until == std::string::npos || text.find("{", from) < until) return "";
+  return absl::StrReplaceAll(text.substr(from, until + end.size() - from), {{"\\n", "\n"}});
+}
+
+int64_t CommonPrefix(std::span<const RefereeRow> rows) {
+  int64_t common = rows.empty() ? 0 : rows.front().prompt_length;
+  for (const RefereeRow& row : rows) {
+    int64_t n = 0;
+    while (n < std::min(common, row.prompt_length) &&
+           row.ids[static_cast<size_t>(n)] == rows.front().ids[static_cast<size_t>(n)]) {
+      ++n;
+    }
+    common = n;
+  }
+  return common;
+}
+
+void AddPrompts(const RefereeModel& model, std::span<const RefereeRow> rows,
+                std::vector<Suspect>& out) {
+  const char* const advice = "print the token ids that each side is given and compare them";
+  const auto add = [&](const std::string& text, Variant variant) {
+    out.push_back({"prompt", text, advice, std::move(variant)});
+  };
+  add("the prompt's first token is missing", {.edit = PromptEdit::kDropFirst, .edit_tokens = 1});
+  add("the prompt's first token is there twice", {.edit = PromptEdit::kDoubleFirst});
+  const int32_t bos = model.config().bos_token_id;
+  if (bos >= 0 && !rows.empty() && rows.front().ids.front() != bos) {
+    add("a beginning-of-text token stands before the prompt",
+        {.edit = PromptEdit::kPrepend, .added = {bos}});
+  }
+  const int64_t common = CommonPrefix(rows);
+  const std::string system = DefaultSystemMessage(model.directory());
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(model.directory());
+  std::vector<int32_t> ids;
+  if (!system.empty() && tokenizer.ok()) {
+    const absl::StatusOr<std::vector<int32_t>> encoded = (*tokenizer)->Encode(system);
+    if (encoded.ok()) ids = *encoded;
+  }
+  const int64_t length = static_cast<int64_t>(ids.size());
+  const bool there = length > 0 && length <= common &&
+                     std::equal(ids.begin(), ids.end(), rows.front().ids.begin());
+  if (there) {
+    add("the template's system message is missing",
+        {.edit = PromptEdit::kDropFirst, .edit_tokens = length});
+  } else if (length > 0) {
+    add("the template's own system message stands before the prompt",
+        {.edit = PromptEdit::kPrepend, .added = ids});
+    if (common >= 4) {
+      add("the template's own system message in place of what all prompts begin with",
+          {.edit = PromptEdit::kSwapFirst, .edit_tokens = common, .added = ids});
+    }
+  }
+  if (common >= 2) {
+    add(absl::StrCat("the ", common, " tokens that all prompts begin with are missing"),
+        {.edit = PromptEdit::kDropFirst, .edit_tokens = common});
+  }
+  for (const int64_t last : {1, 3}) {
+    add(absl::StrCat("the prompt's last ", last, last == 1 ? " token is" : " tokens are",
+                     " missing"),
+        {.edit = PromptEdit::kDropLast, .edit_tokens = last});
+  }
+}
+
+void AddOther(const RefereeModel& model, std::vector<Suspect>& out) {
+  if (model.other() == nullptr || model.differing().empty()) return;
+  for (const double share : {1.0, 0.5, 2.0, -1.0}) {
+    Suspect suspect{
+        share == 1 ? "other_weights" : "other_weights_scaled",
+        share == 1 ? "all weights are those of --weights"
+                   : absl::StrFormat("weights %g of the way from --model to --weights", share),
+        "the engine serves other weights than the records say: push, or merge the adapter"};
+    suspect.variant.other_layers.assign(static_cast<size_t>(model.config().num_layers), true);
+    suspect.variant.other_embedding = suspect.variant.other_head = suspect.variant.other_norm =
+        true;
+    suspect.variant.other_share = share;
+    out.push_back(std::move(suspect));
+  }
+}
+
+}  // namespace
+
+std::vector<Suspect> ForwardSuspects(const RefereeModel& model, std::span<const RefereeRow> rows) {
+  std::vector<Suspect> out;
+  int64_t longest = 0;
+  for (const RefereeRow& row : rows) {
+    longest = std::max(longest, static_cast<int64_t>(row.ids.size()));
+  }
+  AddOther(model, out);
+  AddNorms(model.config(), out);
+  AddPrompts(model, rows, out);
+  AddRotary(model.config(), out);
+  AddAttention(model.config(), longest, out);
+  AddRoundings(out);
+  return out;
+}
+
+std::vector<Suspect> HiddenSuspects() {
+  return {Rounded(WeightFormat::kQ8Block32, true, false),
+          Rounded(WeightFormat::kInt8Channel, false, false),
+          Rounded(WeightFormat::kFp8Channel, false, false)};
+}
+
+std::vector<Suspect> PartsOfOther(const RefereeModel& model) {
+  std::vector<Suspect> parts;
+  if (model.other() == nullptr) return parts;
+  const auto differs = [&](const std::string& prefix) {
+    return std::any_of(model.differing().begin(), model.differing().end(),
+                       [&](const std::string& name) { return name.starts_with(prefix); });
+  };
+  const size_t num_layers = static_cast<size_t>(model.config().num_layers);
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    if (!differs(absl::StrCat("model.layers.", layer, "."))) continue;
+    Suspect part{"part_of_other_weights", absl::StrCat("layer ", layer), ""};
+    part.variant.other_layers.assign(num_layers, false);
+    part.variant.other_layers[layer] = true;
+    parts.push_back(std::move(part));
+  }
+  if (differs("model.embed_tokens") || differs("lm_head")) {
+    Suspect part{"part_of_other_weights", "the embedding and head", ""};
+    part.variant.other_embedding = part.variant.other_head = true;
+    parts.push_back(std::move(part));
+  }
+  if (differs("model.norm.")) {
+    Suspect part{"part_of_other_weights", "the last norm", ""};
+    part.variant.other_norm = true;
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+Suspect JoinParts(const RefereeModel& model, std::span<const Suspect> parts,
+                  const std::vector<bool>& chosen) {
+  Suspect joined{"part_of_other_weights", "",
+                 "find the shard or push that left these tensors as they were"};
+  joined.variant.other_layers.assign(static_cast<size_t>(model.config().num_layers), false);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!chosen[i]) continue;
+    const Variant& part = parts[i].variant;
+    for (size_t layer = 0; layer < part.other_layers.size(); ++layer) {
+      if (part.other_layers[layer]) joined.variant.other_layers[layer] = true;
+    }
+    joined.variant.other_embedding |= part.other_embedding;
+    joined.variant.other_head |= part.other_head;
+    joined.variant.other_norm |= part.other_norm;
+    names.push_back(parts[i].text);
+  }
+  joined.text = absl::StrCat("of --weights: ", absl::StrJoin(names, ", "));
+  return joined;
+}
+
+}  // namespace tandem::drift

@@ -1,0 +1,38 @@
+// Suspects: what the referee tries as the cause of a side's difference: variants of the forward pass
+// with their grids of strengths, most common faults first. Settings of samplers are tried apart
+// (settings_search.h). Pure but for the tokenizer's files.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "drift_lab/referee/referee_forward.h"
+#include "drift_lab/referee/referee_model.h"
+#include "drift_lab/referee/variant.h"
+
+namespace tandem::drift {
+
+struct Suspect {
+  std::string cause;  // suspects of one cause do not compete: "rms_norm_eps", "quantised_weights"
+  std::string text;   // "rms_norm_eps 0.001 in place of 1e-05"
+  std::string advice;
+  Variant variant;
+  bool rounds = false;  // a rounding, which another engine need not do number by number alike
+};
+
+// `rows` are those of the records, whose prompts suggest what can be missing.
+std::vector<Suspect> ForwardSuspects(const RefereeModel& model, std::span<const RefereeRow> rows);
+
+// The few roundings that hide in what bf16 gives.
+std::vector<Suspect> HiddenSuspects();
+
+// One suspect for each layer, and for the embedding with the head, from the second directory.
+std::vector<Suspect> PartsOfOther(const RefereeModel& model);
+
+// One suspect for all parts in `parts`, which are PartsOfOther's.
+Suspect JoinParts(const RefereeModel& model, std::span<const Suspect> parts,
+                  const std::vector<bool>& chosen);
+
+}  // namespace tandem::drift
