@@ -256,6 +256,62 @@ Sign SuspectTemperature(const TokenPairs& pairs, uint64_t seed) {
   return sign;
 }
 
+// True if what the file claims makes the draws sharper or flatter than the recorded distribution.
+bool ClaimsExplainDraws(const SideClaims& side, bool sharper) {
+  const bool is_raw = side.logprobs == "raw";
+  const double temperature = is_raw ? side.temperature.value_or(1) : 1;
+  return sharper ? !ClaimedFilters(side).empty() || temperature < 1 : temperature > 1;
+}
+
+// Without an entropy. Over draws from the recorded distribution, the mean of w is at most 1 whatever
+// the proximal policy is, and so is that of min(w, 3), whose variance is bounded.
+Sign DrawsByWeight(const Records& records, const TokenPairs& pairs, uint64_t seed) {
+  constexpr double kMostWeight = 3, kLeastExcess = 0.01;
+  enum : size_t { kNumTokens, kBounded, kHoles, kNumSums };
+  const ClusterSums clusters = SumRows(pairs, kNumSums, [&](int64_t row, std::span<double> sums) {
+    for (size_t m = pairs.begin_of(row); m < pairs.end_of(row); ++m) {
+      const double delta = pairs.delta(m);
+      if (std::isfinite(delta)) {
+        sums[kNumTokens] += 1;
+        sums[kBounded] += std::min(std::exp(std::min(delta, 2.0)), kMostWeight);
+      } else {
+        sums[kHoles] += std::isfinite(pairs.behaviour[m]);  // where w may be 0
+      }
+    }
+  });
+  Sign sign{.id = "draws",
+            .side = SignSide::kBehaviour,
+            .statement =
+                "Whether the tokens were drawn from the recorded distribution can be told with "
+                "behaviour_entropy, which the record does not have.",
+            .statistic = "mean of min(w, 3)"};
+  const std::vector<double> total = clusters.Total();
+  if (total.empty() || total[kNumTokens] < kLeastDistributionTokens ||
+      total[kHoles] > 0.001 * total[kNumTokens])
+    return sign;
+  const Interval mean = RatioInterval(clusters, kBounded, kNumTokens, 1 - kTestLevel, seed);
+  sign.value = mean;
+  if (!mean.known() || mean.low < 1 + kLeastExcess) return sign;
+  const SideClaims& side = records.header.behaviour;
+  const bool as_claimed = ClaimsExplainDraws(side, true) || ClaimsExplainDraws(side, false);
+  sign.verdict = SignVerdict::kShown;
+  sign.side = SignSide::kUnknown;
+  sign.accuses = !as_claimed;
+  sign.false_alarm_rate = kTestLevel;
+  sign.statement = absl::StrFormat(
+      "The tokens were not drawn from the distribution that behaviour_logprobs are of, or "
+      "proximal_logprobs are of none: the mean of "
+      "min(w, 3) is %.4f [%.4f, %.4f], and over draws from it at most 1, whatever the trainer "
+      "does%s.",
+      mean.value, mean.low, mean.high,
+      as_claimed ? "; the settings that the file claims do this"
+                 : ". Log-probs before the temperature (raw) do this, and so do settings or "
+                   "weights that the record leaves out");
+  if (!as_claimed)
+    sign.command = "Record processed log-probs (vLLM: logprobs_mode processed_logprobs).";
+  return sign;
+}
+
 }  // namespace
 
 Sign TruncationSign(const Records& records, const TokenPairs& pairs, uint64_t seed) {
@@ -335,15 +391,11 @@ Sign TemperatureSign(const Records& records, const TokenPairs& pairs, uint64_t s
                           "a regression of delta on log-prob and entropy");
 }
 
-Sign DrawsSign(const Records& records, const TokenPairs& pairs) {
-  Sign sign{.id = "draws", .side = SignSide::kBehaviour, .statistic = "z = sum x / sqrt(sum x^2)"};
+Sign DrawsSign(const Records& records, const TokenPairs& pairs, uint64_t seed) {
   if (!records.has(Column::kBehaviourEntropy) || !records.has(Column::kBehaviour)) {
-    sign.statement =
-        "Whether the tokens were drawn from the recorded distribution can be told with "
-        "behaviour_entropy, "
-        "which the record does not have.";
-    return sign;
+    return DrawsByWeight(records, pairs, seed);
   }
+  Sign sign{.id = "draws", .side = SignSide::kBehaviour, .statistic = "z = sum x / sqrt(sum x^2)"};
   const std::vector<float> entropy = AtDrawnTokens(records, pairs, Column::kBehaviourEntropy);
   double sum = 0, squares = 0, count = 0;
   for (size_t m = 0; m < entropy.size(); ++m) {
@@ -363,16 +415,11 @@ Sign DrawsSign(const Records& records, const TokenPairs& pairs) {
   sign.value.value = z;
   sign.p_value = 2 * offpolicy::NormalCdf(-std::abs(z));
   const SideClaims& side = records.header.behaviour;
-  const std::string filters = ClaimedFilters(side);
-  const bool is_raw = side.logprobs == "raw";
-  const bool sharper_as_claimed =
-      z < 0 && (!filters.empty() || (is_raw && side.temperature.value_or(1) < 1));
-  const bool flatter_as_claimed = z > 0 && is_raw && side.temperature.value_or(1) > 1;
   const std::string numbers = absl::StrFormat(
       "the drawn tokens are %.2g nats %s than that distribution says on average (z = %.1f)",
       std::abs(mean), mean > 0 ? "less likely" : "likelier", z);
   if (sign.p_value < kTestLevel && std::abs(mean) > 0.03) {
-    const bool as_claimed = sharper_as_claimed || flatter_as_claimed;
+    const bool as_claimed = ClaimsExplainDraws(side, z < 0);
     sign.verdict = SignVerdict::kShown;
     sign.accuses = !as_claimed;
     sign.false_alarm_rate = kTestLevel;

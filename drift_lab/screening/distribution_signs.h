@@ -24,8 +24,9 @@ Sign TruncationSign(const Records& records, const TokenPairs& pairs, uint64_t se
 Sign TemperatureSign(const Records& records, const TokenPairs& pairs, uint64_t seed);
 
 // Id: draws. With x = -log p - H(p) of the token drawn, the mean of x is 0 given the context if the
-// token was drawn from p: z = sum x / sqrt(sum x^2) is standard normal.
-Sign DrawsSign(const Records& records, const TokenPairs& pairs);
+// token was drawn from p: z = sum x / sqrt(sum x^2) is standard normal. Without an entropy, a mean of
+// min(w, 3) above 1 shows draws from another distribution; below, it tells nothing.
+Sign DrawsSign(const Records& records, const TokenPairs& pairs, uint64_t seed);
 
 // Id: raw_logprobs. Whether the log-probs are those before temperature and filters.
 Sign RawSign(const Records& records, const TokenPairs& pairs);

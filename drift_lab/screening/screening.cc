@@ -90,7 +90,7 @@ void AppendOutOfPlace(std::vector<Sign>& signs) {
 
 void AppendComparisons(const Records& records, const TokenPairs& pairs, uint64_t seed,
                        std::vector<Sign>& signs) {
-  signs.push_back(DrawsSign(records, pairs));
+  signs.push_back(DrawsSign(records, pairs, seed));
   signs.push_back(TruncationSign(records, pairs, seed));
   signs.push_back(TemperatureSign(records, pairs, seed));
   Append(PatternSigns(records, pairs, seed), signs);
@@ -192,7 +192,7 @@ Screening Screen(const Records& records, uint64_t seed) {
       AppendOutOfPlace(signs);
     }
   } else if (records.has(Column::kBehaviour)) {
-    signs.push_back(DrawsSign(records, pairs));
+    signs.push_back(DrawsSign(records, pairs, seed));
   }
   if (screening.num_rows > 4000) {
     screening.notes.push_back(

@@ -191,6 +191,18 @@ def other_temperature(with_entropy):
     return change
 
 
+def raw_at_other_temperature(with_entropy):
+    """vLLM's default at T = 0.7: what the engine returns is of T = 1."""
+    def change(rows, rng):
+        if "t07" not in rows[0]["row_id"] or ("behaviour_entropy" in rows[0]) != with_entropy:
+            return False
+        for row in rows:
+            set_drawn(row, row["_pool"]["raw"].tolist())
+            row.pop("behaviour_entropy", None)
+        return True
+    return change
+
+
 def hidden_filter(rows, rng):
     return "top_p" in rows[0]["row_id"] and "behaviour_entropy" in rows[0]
 
@@ -220,6 +232,8 @@ FAULTS = {
     "filtered, trainer unfiltered (top-p 0.9)": (filtered, {"truncation"}),
     "trainer at T = 1, engine at 0.7, entropies": (other_temperature(True), {"temperature"}),
     "trainer at T = 1, engine at 0.7, no entropies: it must abstain": (other_temperature(False), {"temperature"}),
+    "engine's log-probs raw at T = 0.7, entropies": (raw_at_other_temperature(True), {"temperature"}, {"draws"}),
+    "engine's log-probs raw at T = 0.7": (raw_at_other_temperature(False), {"draws"}),
     "drawn with top-p 0.9 that is not claimed, entropies": (hidden_filter, {"draws"}),
 }
 

@@ -114,6 +114,18 @@ TEST(Screen, ShowsThatDrawsDoNotFollowTheRecord) {
             SignVerdict::kRuledOut);
 }
 
+TEST(Screen, ShowsRawLogProbsByTheMeanWeightWithoutAnEntropy) {
+  // Draws and trainer at temperature 0.7, the record at 1: the mean of pi / mu over such draws is above 1.
+  Records raw = MakeRecords({.rows = 200, .proximal_temperature = 0.7, .draw_temperature = 0.7});
+  const Sign sign = SignOf(Screen(raw, 1), "draws");
+  EXPECT_TRUE(sign.accuses) << sign.statement;
+  EXPECT_GT(sign.value.low, 1.01);
+  raw.header.behaviour = {.logprobs = "raw", .temperature = 0.7};
+  EXPECT_FALSE(SignOf(Screen(raw, 1), "draws").accuses);
+  EXPECT_EQ(SignOf(Screen(MakeRecords({.rows = 200, .noise = 0.5}), 1), "draws").verdict,
+            SignVerdict::kCannotTell);
+}
+
 TEST(Screen, GoesOnBehindTheBaseOfTheLogs) {
   Records records = MakeRecords();
   ChangeRows(records, Column::kBehaviour, [](int64_t, std::vector<float>& values) {
