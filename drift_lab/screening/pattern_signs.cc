@@ -42,7 +42,7 @@ Interval RatioOfSets(const TokenPairs& pairs, std::span<const float> sizes, uint
     for (size_t m = pairs.begin_of(row); m < pairs.end_of(row); ++m) {
       const int set = set_of(row, m);
       if ((set != 0 && set != 1) || std::isnan(sizes[m])) continue;
-      sums[static_cast<size_t>(2 * set)] += sizes[m];
+      sums[static_cast<size_t>(2 * set)] += std::min(sizes[m], kMostRelativeSize);
       sums[static_cast<size_t>(2 * set + 1)] += 1;
     }
   });
@@ -195,21 +195,20 @@ void AppendPosition(const TokenPairs& pairs, std::span<const float> sizes, uint6
     const size_t length = pairs.length_of(row), t = m - pairs.begin_of(row);
     return length < kLeastLength ? -1 : t * 4 < length ? 0 : t * 4 >= length * 3 ? 1 : -1;
   });
-  signs.push_back(
-      JudgeRatio(PatternSign("position", growth, "last over first quarter of rows"), 1.6,
-                 "The sides differ more and more along rows: the last quarter differs more than "
-                 "the first, as with an attention "
-                 "window, a rotary base or offset, a rounded KV cache or a context that was cut",
-                 "The sides differ by no more late in rows than early"));
+  signs.push_back(JudgeRatio(
+      PatternSign("position", growth, "last over first quarter of rows"), 1.6,
+      "The sides differ more late in rows than early, which numbers alone do not explain; an "
+      "attention window, a rotary base, a rounded KV cache or a cut context does it, and so do "
+      "tokens that come late",
+      "The sides differ by no more late in rows than early"));
   const Interval first = RatioOfSets(pairs, sizes, seed, [&](int64_t row, size_t m) {
     return pairs.length_of(row) < kLeastLength ? -1 : m == pairs.begin_of(row) ? 1 : 0;
   });
-  signs.push_back(JudgeRatio(PatternSign("first_token", first, "first drawn token over the others"),
-                             3,
-                             "The first drawn token differs far more than the others, as with "
-                             "another template, a missing or doubled first "
-                             "token or another end of the prompt",
-                             "The first drawn token differs no more than the others"));
+  signs.push_back(JudgeRatio(
+      PatternSign("first_token", first, "first drawn token over the others"), 3,
+      "The first drawn token differs far more than the others; another template, a missing or "
+      "doubled first token or another end of the prompt does it",
+      "The first drawn token differs no more than the others"));
 }
 
 Sign LengthSign(const TokenPairs& pairs, std::span<const float> sizes, uint64_t seed) {

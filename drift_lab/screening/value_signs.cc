@@ -169,10 +169,15 @@ void AppendLow(const TokenPairs& pairs, const SideValues& side, std::vector<Sign
                                         Of(common->second, pairs.num_tokens()), " drawn tokens");
   signs.push_back(ShownFault(
       "sentinel_values", side.side,
-      stands_for_none ? absl::StrCat(what, where, ": a number that stands for \"no value\".")
-                      : absl::StrCat(side.name(), " is below ", kNeverDrawn, " at ",
-                                     Of(count, pairs.num_tokens()), " drawn tokens", where,
-                                     ": such a token is never drawn.")));
+      stands_for_none
+          ? absl::StrCat(what, where,
+                         std::isinf(value)
+                             ? ": a token of probability 0 is not drawn, so that this side bans or "
+                               "filters what the other draws, or has no value there."
+                             : ": a number that stands for \"no value\".")
+          : absl::StrCat(side.name(), " is below ", kNeverDrawn, " at ",
+                         Of(count, pairs.num_tokens()), " drawn tokens", where,
+                         ": such a token is never drawn.")));
   std::vector<bool> out(values.size());
   for (size_t m = 0; m < values.size(); ++m) out[m] = is_low(m);
   for (size_t m = 0; m < values.size(); ++m) {
