@@ -1,5 +1,6 @@
 #include "drift_lab/importers/item_fields.h"
 
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/numbers.h"
@@ -26,9 +27,13 @@ const json* MemberOrElement(const json& value, std::string_view name) {
   return &value[index];
 }
 
-// Nothing if `value` is no number and none of the texts that stand for one.
+// Nothing if `value` is no number of 32 bits and none of the texts that stand for one.
 std::optional<float> FloatOf(const json& value) {
-  if (value.is_number()) return static_cast<float>(value.get<double>());
+  if (value.is_number()) {
+    const auto number = value.get<double>();
+    if (std::abs(number) > double{std::numeric_limits<float>::max()}) return std::nullopt;
+    return static_cast<float>(number);
+  }
   if (value.is_null()) return kNoValue;
   if (!value.is_string()) return std::nullopt;
   const auto& text = value.get_ref<const std::string&>();
@@ -86,17 +91,25 @@ std::string Described(const json& value) {
   }
 }
 
+std::optional<int32_t> IdIn(const json& value) {
+  constexpr int64_t kLeast = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (!value.is_number_integer()) return std::nullopt;
+  // An unsigned number beyond 63 bits would read as a negative one.
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMost}) return std::nullopt;
+  const auto number = value.get<int64_t>();
+  if (number < kLeast || number > kMost) return std::nullopt;
+  return static_cast<int32_t>(number);
+}
+
 absl::StatusOr<std::vector<int32_t>> ReadIds(const json& value, std::string_view field) {
   TANDEM_RETURN_IF_ERROR(CheckList(value, field, "a list of token ids"));
   std::vector<int32_t> ids;
   ids.reserve(value.size());
   for (size_t i = 0; i < value.size(); ++i) {
-    const json& id = value[i];
-    const bool fits = id.is_number_integer() &&
-                      id.get<int64_t>() >= std::numeric_limits<int32_t>::min() &&
-                      id.get<int64_t>() <= std::numeric_limits<int32_t>::max();
-    if (!fits) return WrongElement(field, "token ids", i, id);
-    ids.push_back(id.get<int32_t>());
+    const std::optional<int32_t> id = IdIn(value[i]);
+    if (!id) return WrongElement(field, "token ids", i, value[i]);
+    ids.push_back(*id);
   }
   return ids;
 }
@@ -136,7 +149,9 @@ absl::StatusOr<float> ReadFloat(const json& value, std::string_view field) {
 
 absl::StatusOr<int64_t> ReadInt(const json& value, std::string_view field) {
   int64_t number = 0;
-  if (value.is_number_integer()) return value.get<int64_t>();
+  const bool fits = !value.is_number_unsigned() ||
+                    value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
+  if (value.is_number_integer() && fits) return value.get<int64_t>();
   if (value.is_string() && absl::SimpleAtoi(value.get_ref<const std::string&>(), &number)) {
     return number;
   }

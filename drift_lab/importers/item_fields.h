@@ -25,6 +25,9 @@ const nlohmann::json* FindField(const nlohmann::json& item, std::string_view pat
 // "a number", "text", "a list of 3", "an object", for messages.
 std::string Described(const nlohmann::json& value);
 
+// Nothing if `value` is no whole number of 32 bits.
+std::optional<int32_t> IdIn(const nlohmann::json& value);
+
 absl::StatusOr<std::vector<int32_t>> ReadIds(const nlohmann::json& value, std::string_view field);
 // Of 0 and 1, true and false, or 0.0 and 1.0.
 absl::StatusOr<std::vector<uint8_t>> ReadMask(const nlohmann::json& value, std::string_view field);

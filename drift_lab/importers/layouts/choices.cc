@@ -21,7 +21,7 @@ constexpr const char* kTopsAreTexts = "top_logprobs are of texts without token i
 
 std::optional<int32_t> IdOfEntry(const json& entry) {
   const json* id = FindField(entry, "id");
-  if (id != nullptr && id->is_number_integer()) return id->get<int32_t>();
+  if (id != nullptr) return IdIn(*id);
   const json* token = FindField(entry, "token");
   return token != nullptr && token->is_string() ? IdInText(token->get_ref<const std::string&>())
                                                 : std::nullopt;
@@ -35,8 +35,10 @@ std::optional<std::vector<std::pair<int32_t, float>>> TopsOfEntry(const json& en
   for (const json& top : *list) {
     const std::optional<int32_t> id = IdOfEntry(top);
     const json* logprob = FindField(top, "logprob");
-    if (!id || logprob == nullptr || !logprob->is_number()) return std::nullopt;
-    tops.emplace_back(*id, logprob->get<float>());
+    if (!id || logprob == nullptr) return std::nullopt;
+    const absl::StatusOr<float> number = ReadFloat(*logprob, "top_logprobs");
+    if (!number.ok()) return std::nullopt;
+    tops.emplace_back(*id, *number);
   }
   return tops;
 }
@@ -94,12 +96,13 @@ absl::Status ReadParallel(const json& logprobs, ImportContext& context, ChoiceLo
     if (!top.is_object()) continue;
     for (const auto& [text, value] : top.items()) {
       const std::optional<int32_t> id = IdInText(text);
-      if (!id || !value.is_number()) {
+      const absl::StatusOr<float> number = ReadFloat(value, "top_logprobs");
+      if (!id || !number.ok()) {
         context.Note(kTopsAreTexts);
         out.completion.most_probable.clear();
         return absl::OkStatus();
       }
-      sorted.emplace_back(*id, value.get<float>());
+      sorted.emplace_back(*id, *number);
     }
     std::ranges::sort(sorted, {}, [](const auto& entry) { return -entry.second; });
   }

@@ -124,12 +124,14 @@ absl::Status ReadTriples(const json& triples, std::string_view field, std::vecto
   }
   for (size_t i = 0; i < triples.size(); ++i) {
     const json& triple = triples[i];
-    if (!triple.is_array() || triple.size() < 2 || !triple[1].is_number_integer()) {
+    const std::optional<int32_t> id =
+        triple.is_array() && triple.size() >= 2 ? IdIn(triple[1]) : std::nullopt;
+    if (!id) {
       return InvalidArgument(field, ": expected [log-prob, id, text], found ", Described(triple),
                              " at element ", i);
     }
     TANDEM_ASSIGN_OR_RETURN(const float logprob, ReadFloat(triple[0], field));
-    ids.push_back(triple[1].get<int32_t>());
+    ids.push_back(*id);
     logprobs.push_back(logprob);
   }
   return absl::OkStatus();
@@ -211,6 +213,12 @@ absl::Status SglangTop(const json& meta, Completion& completion) {
 
 // ---- llama.cpp
 
+absl::StatusOr<int32_t> ReadId(const json& value, std::string_view field) {
+  const std::optional<int32_t> id = IdIn(value);
+  if (!id) return InvalidArgument(field, ": expected a token id, found ", Described(value));
+  return *id;
+}
+
 absl::Status LlamaTop(const json& entry, Completion& completion) {
   const json* tops = FindField(entry, "top_logprobs");
   auto& tokens = completion.most_probable.emplace_back();
@@ -219,9 +227,9 @@ absl::Status LlamaTop(const json& entry, Completion& completion) {
     const json* id = FindField(top, "id");
     const json* logprob = FindField(top, "logprob");
     if (id == nullptr || logprob == nullptr) continue;
-    TANDEM_ASSIGN_OR_RETURN(const int64_t number, ReadInt(*id, "top_logprobs.id"));
+    TANDEM_ASSIGN_OR_RETURN(const int32_t number, ReadId(*id, "top_logprobs.id"));
     TANDEM_ASSIGN_OR_RETURN(const float value, ReadFloat(*logprob, "top_logprobs.logprob"));
-    tokens.emplace_back(static_cast<int32_t>(number), value);
+    tokens.emplace_back(number, value);
   }
   return absl::OkStatus();
 }
@@ -242,10 +250,10 @@ absl::Status ReadProbabilities(const json& entries, Completion& completion) {
                              "found ",
                              id == nullptr ? "no id" : "no logprob");
     }
-    TANDEM_ASSIGN_OR_RETURN(const int64_t number, ReadInt(*id, absl::StrCat(field, ".id")));
+    TANDEM_ASSIGN_OR_RETURN(const int32_t number, ReadId(*id, absl::StrCat(field, ".id")));
     TANDEM_ASSIGN_OR_RETURN(const float value,
                             ReadFloat(*logprob, absl::StrCat(field, ".logprob")));
-    completion.ids.push_back(static_cast<int32_t>(number));
+    completion.ids.push_back(number);
     completion.logprobs.push_back(value);
     TANDEM_RETURN_IF_ERROR(LlamaTop(entries[i], completion));
   }
