@@ -108,6 +108,17 @@ std::string SizeWords(const TrainingEffect& effect) {
                          effect.mean_abs_delta.value, effect.k3.value);
 }
 
+// The first sign that shows a difference which the file declares; null if there is none.
+const Sign* DeclaredDifference(const Screening& screening) {
+  constexpr const char* kDeclared[] = {"truncation", "temperature", "moving_policy", "staleness",
+                                       "raw_logprobs"};
+  for (const char* id : kDeclared) {
+    const auto sign = std::ranges::find(screening.signs, id, &Sign::id);
+    if (sign != screening.signs.end() && sign->verdict == SignVerdict::kShown) return &*sign;
+  }
+  return nullptr;
+}
+
 void Conclude(const Records& records, Screening& screening) {
   const TrainingEffect& effect = screening.effect;
   const auto first = std::ranges::find(screening.signs, true, &Sign::accuses);
@@ -135,10 +146,12 @@ void Conclude(const Records& records, Screening& screening) {
     screening.command = ReplayCommand(records);
   } else {
     screening.verdict = ScreeningVerdict::kNeedsWeights;
-    screening.headline =
-        absl::StrCat(SizeWords(effect),
-                     ", which is more than number formats and kernels give, and the records do "
-                     "not show why. Needs weights.");
+    const Sign* declared = DeclaredDifference(screening);
+    screening.headline = absl::StrCat(
+        SizeWords(effect), ", which is more than number formats and kernels give",
+        declared == nullptr ? ", and the records do not show why. Needs weights."
+                            : absl::StrCat(". Declared, and part of it: ", declared->statement,
+                                           " Whether it is all of it needs weights."));
     screening.command = ReplayCommand(records);
   }
 }

@@ -71,6 +71,9 @@ TEST(Screen, NamesATruncatedSupportByTheRetainedMass) {
   Records claimed = MakeRecords({.rows = 200, .top_k = 8});
   claimed.header.behaviour.top_k = 8;
   EXPECT_FALSE(SignOf(Screen(claimed, 1), "truncation").accuses);
+  EXPECT_NE(
+      Screen(claimed, 1).headline.find("Declared, and part of it: The behaviour policy leaves out"),
+      std::string::npos);
 }
 
 TEST(Screen, NamesATemperatureFromTopTokensAndFromEntropy) {
