@@ -2,18 +2,22 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "cli/drift/progress_lines.h"
+#include "cli/io/subcommand.h"
 #include "cli/report/report.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/tokenizer/tokenizer.h"
+#include "drift_lab/pages/referee_report.h"
 #include "drift_lab/pages/screening_report.h"
 #include "drift_lab/records/records_file.h"
+#include "drift_lab/referee/referee.h"
 #include "drift_lab/screening/screening.h"
 
 namespace tandem::cli {
@@ -59,8 +63,21 @@ absl::StatusOr<int> RunWhyRecords(const WhyRecordsFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const drift::Records records, ReadWithProgress(flags.path));
   const drift::Screening screening = drift::Screen(records, flags.seed);
   if (!flags.html.empty()) TANDEM_RETURN_IF_ERROR(WriteRecordsPage(flags, records, screening));
-  TANDEM_RETURN_IF_ERROR(
-      PrintResult(flags.json, drift::ScreeningTable(screening), drift::ScreeningJson(screening)));
+  std::string table = drift::ScreeningTable(screening), json = drift::ScreeningJson(screening);
+  if (!flags.model.empty()) {
+    const drift::RefereeOptions options = {
+        .model = flags.model, .weights = flags.weights, .seed = flags.seed};
+    TANDEM_ASSIGN_OR_RETURN(const drift::RefereeReport referee,
+                            drift::RunReferee(records, screening.pairs, options, PassLine()));
+    table += drift::RefereeTable(referee);
+    nlohmann::ordered_json both = nlohmann::ordered_json::parse(json);
+    both["referee"] = drift::RefereeJson(referee);
+    json = both.dump(2);
+  } else if (!flags.weights.empty()) {
+    return AsUsageError(InvalidArgument(
+        "--weights: a second set of weights is for the referee, which needs --model"));
+  }
+  TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, table, json));
   return ToInt(ExitCode::kOk);
 }
 

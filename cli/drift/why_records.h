@@ -12,15 +12,15 @@ namespace tandem::cli {
 
 struct WhyRecordsFlags {
   std::string path;     // a records file
-  std::string model;    // --model; empty: records alone
-  std::string weights;  // --weights
+  std::string model;    // --model, directory or Hub name; empty: records alone
+  std::string weights;  // --weights, which the referee suspects; empty: none
   std::string html;     // --html; empty: no page
   JsonFlags json;
   uint64_t seed = 1;
 };
 
 // Prints the verdict and returns the exit code 0.
-//   errors of ReadRecords and WriteFileAtomically
+//   errors of ReadRecords, RunReferee and WriteFileAtomically
 absl::StatusOr<int> RunWhyRecords(const WhyRecordsFlags& flags);
 
 }  // namespace tandem::cli

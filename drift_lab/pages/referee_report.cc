@@ -55,12 +55,14 @@ ordered_json RefereeSideJson(const SideReport& side) {
 }  // namespace
 
 std::string RefereeTable(const RefereeReport& report) {
-  std::string out = absl::StrFormat(
-      "\nreferee: %s\n  %d of %d drawn tokens in %d rows, %.0f s; its own bf16 differs from its "
-      "fp32 "
-      "by %.2g nats a token\n\n%s\n",
-      report.model, report.num_tokens, report.num_drawn, report.num_rows, report.seconds,
-      report.bf16_mean_abs, report.headline);
+  std::string out =
+      absl::StrFormat("\nreferee: %s\n  %d of %d drawn tokens in %d rows, %.0f s", report.model,
+                      report.num_tokens, report.num_drawn, report.num_rows, report.seconds);
+  if (report.bf16_mean_abs > 0) {
+    absl::StrAppendFormat(&out, "; its own bf16 differs from its fp32 by %.2g nats a token",
+                          report.bf16_mean_abs);
+  }
+  absl::StrAppend(&out, "\n\n", report.headline, "\n");
   for (const SideReport& side : report.sides) {
     if (side.status == SideStatus::kNoValues) continue;
     absl::StrAppendFormat(&out, "\n  %-10s %-13s %s\n", SignSideName(side.side),

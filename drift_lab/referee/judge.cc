@@ -28,6 +28,22 @@ void AddOnce(std::vector<std::string>& list, const std::string& what) {
   if (std::find(list.begin(), list.end(), what) == list.end()) list.push_back(what);
 }
 
+// The model's own distribution, up to what a fit can tell.
+bool IsNeutral(const SamplerSettings& settings) {
+  SamplerSettings rest = settings;
+  rest.temperature = 1;
+  return rest == SamplerSettings{} && std::abs(settings.temperature - 1) < 0.006;
+}
+
+std::string TextOf(bool raw, const SamplerSettings& settings, const SamplerSettings& claimed) {
+  if (raw) {
+    return absl::StrCat("raw log-probs (the model's distribution as it is), where those after ",
+                        SettingsText(claimed), " are claimed");
+  }
+  return absl::StrCat("log-probs of ", SettingsText(settings), ", where ", SettingsText(claimed),
+                      " is claimed");
+}
+
 }  // namespace
 
 struct Judge::Side {
@@ -151,16 +167,19 @@ void Judge::TrySettings(Side& side, SideReport& report) const {
     AddOnce(report.tried, cause);
   }
   if (side.fit.causes.empty()) return;
+  const bool raw = IsNeutral(side.fit.settings) && !IsNeutral(side.claimed);
+  if (raw) {
+    side.fit.settings = {};
+    side.fit.causes = {"raw_logprobs"};
+  }
   const auto predict = [&](const SamplerSettings& settings) {
     return Less(PredictLogprobs(scored_.logits, settings), side.own);
   };
   const std::vector<double> predicted = predict(side.fit.settings);
-  RefereeCause measured{absl::StrJoin(side.fit.causes, "+"),
-                        absl::StrCat("log-probs of ", SettingsText(side.fit.settings), ", where ",
-                                     SettingsText(side.claimed), " was claimed"),
-                        "compare the sampler's settings, and raw with processed log-probs",
-                        Explain(held, predicted, side.tokens, true),
-                        SizeOf(Less(held, predicted), side.tokens)};
+  RefereeCause measured{
+      absl::StrJoin(side.fit.causes, "+"), TextOf(raw, side.fit.settings, side.claimed),
+      "compare the sampler's settings, and raw with processed log-probs",
+      Explain(held, predicted, side.tokens, true), SizeOf(Less(held, predicted), side.tokens)};
   side.fit_share = measured.explained.share.value;
   const ResidualSize& left = measured.left;
   const bool rounding = left.as_rounding() && measured.explained.share.low > 0.5 &&
@@ -171,7 +190,7 @@ void Judge::TrySettings(Side& side, SideReport& report) const {
   side.settled = report.by_settings = true;
   const SettingsFit rival = RivalSettings(scored_.logits, side.values, side.tokens, search,
                                           side.claimed, side.fit.causes.front());
-  if (rival.causes.empty()) return;
+  if (rival.causes.empty() || (raw && IsNeutral(rival.settings))) return;
   const std::vector<double> theirs = predict(rival.settings);
   const ResidualSize rival_left = SizeOf(Less(held, theirs), side.tokens);
   const offpolicy::Interval better = ShareAdvantage(held, predicted, theirs, side.tokens);

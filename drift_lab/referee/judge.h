@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "drift_lab/referee/forward/referee_model.h"
 #include "drift_lab/referee/referee.h"
-#include "drift_lab/referee/referee_model.h"
 #include "drift_lab/referee/scored_rows.h"
 #include "drift_lab/referee/suspects.h"
 

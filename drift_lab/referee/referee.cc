@@ -141,6 +141,12 @@ std::string HeadlineOf(const RefereeReport& report) {
         side.status == SideStatus::kSameNumbers || side.status == SideStatus::kRounding;
     (fine ? healthy : off).push_back(NameOf(side));
   }
+  const bool otherwise_drawn = !report.sides.empty() && report.sides.front().draws_checked &&
+                               !report.sides.front().draws.follows;
+  if (off.empty() && otherwise_drawn) {
+    return "Both sides say what the model says, but the tokens were not drawn from what is "
+           "claimed.";
+  }
   if (off.empty()) {
     return healthy.empty() ? "No side has log-probs."
                            : "No side is off: the difference is rounding.";

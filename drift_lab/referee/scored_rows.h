@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "drift_lab/referee/forward/referee_forward.h"
 #include "drift_lab/referee/referee.h"
-#include "drift_lab/referee/referee_forward.h"
 
 namespace tandem::drift {
 

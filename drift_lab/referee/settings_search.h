@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "drift_lab/records/records.h"
+#include "drift_lab/referee/forward/token_logits.h"
+#include "drift_lab/referee/forward/variant.h"
 #include "drift_lab/referee/residuals.h"
-#include "drift_lab/referee/token_logits.h"
-#include "drift_lab/referee/variant.h"
 
 namespace tandem::drift {
 

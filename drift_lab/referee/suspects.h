@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "drift_lab/referee/referee_forward.h"
-#include "drift_lab/referee/referee_model.h"
-#include "drift_lab/referee/variant.h"
+#include "drift_lab/referee/forward/referee_forward.h"
+#include "drift_lab/referee/forward/referee_model.h"
+#include "drift_lab/referee/forward/variant.h"
 
 namespace tandem::drift {
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "drift_lab/referee/variant.h"
+#include "drift_lab/referee/forward/variant.h"
 
 namespace tandem::drift {
 

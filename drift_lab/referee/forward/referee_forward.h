@@ -15,9 +15,9 @@
 
 #include "absl/status/statusor.h"
 #include "drift_lab/records/records.h"
-#include "drift_lab/referee/referee_model.h"
-#include "drift_lab/referee/token_logits.h"
-#include "drift_lab/referee/variant.h"
+#include "drift_lab/referee/forward/referee_model.h"
+#include "drift_lab/referee/forward/token_logits.h"
+#include "drift_lab/referee/forward/variant.h"
 
 namespace tandem::drift {
 

@@ -1,4 +1,4 @@
-#include "drift_lab/referee/referee_forward.h"
+#include "drift_lab/referee/forward/referee_forward.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "drift_lab/referee/referee_tensors.h"
+#include "drift_lab/referee/forward/referee_tensors.h"
 
 namespace tandem::drift {
 namespace {

@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "drift_lab/referee/referee_tensors.h"
+#include "drift_lab/referee/forward/referee_tensors.h"
 
 namespace tandem::drift {
 namespace {

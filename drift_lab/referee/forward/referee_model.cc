@@ -1,4 +1,4 @@
-#include "drift_lab/referee/referee_model.h"
+#include "drift_lab/referee/forward/referee_model.h"
 
 #include <ATen/ATen.h>
 
@@ -14,7 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/host_tensor_conversion.h"
-#include "drift_lab/referee/referee_tensors.h"
+#include "drift_lab/referee/forward/referee_tensors.h"
 
 namespace tandem::drift {
 namespace {

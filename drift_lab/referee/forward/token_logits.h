@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "drift_lab/referee/variant.h"
+#include "drift_lab/referee/forward/variant.h"
 
 namespace tandem::drift {
 

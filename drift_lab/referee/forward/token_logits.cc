@@ -1,4 +1,4 @@
-#include "drift_lab/referee/token_logits.h"
+#include "drift_lab/referee/forward/token_logits.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "drift_lab/referee/variant.h"
+#include "drift_lab/referee/forward/variant.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
