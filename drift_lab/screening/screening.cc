@@ -139,10 +139,10 @@ void Conclude(const Records& records, Screening& screening) {
     screening.headline = "Identical: both sides give the same log-prob at every token, bit by bit.";
   } else if (IsNumbersAlone(records, effect)) {
     screening.verdict = ScreeningVerdict::kNumbersAlone;
-    screening.headline = absl::StrCat(
-        SizeWords(effect),
-        ", which is of the size that number formats and kernels alone give, and the "
-        "records show nothing else. A small fault can hide in it; weights would tell.");
+    screening.headline =
+        absl::StrCat(SizeWords(effect),
+                     ", which is of the size that number formats and kernels alone give, and the "
+                     "records show no fault. A small one can hide in it; weights would tell.");
     screening.command = ReplayCommand(records);
   } else {
     screening.verdict = ScreeningVerdict::kNeedsWeights;

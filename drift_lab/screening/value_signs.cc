@@ -364,7 +364,12 @@ void AppendStopTokens(const Records& records, const TokenPairs& pairs, std::vect
   };
   append(without, stopped,
          " rows whose finish_reason is \"stop\" do not end with a token of eos_token_ids: the end "
-         "token was drawn and is not in the record.");
+         "token is not in the "
+         "record, or a stop string ended them. stop_token_kept would say which.");
+  if (without > 0) {
+    signs.back().verdict = SignVerdict::kSuspected;
+    signs.back().accuses = false;
+  }
   append(twice, rows, " rows end with two end tokens: one was added.");
   append(inside, rows,
          " rows whose finish_reason is \"length\" end with an end token: one was added.");

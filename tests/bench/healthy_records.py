@@ -231,7 +231,7 @@ FAULTS = {
     "rows of other completions": (permuted, {"other_rows"}, {"missing_values"}),
     "filtered, trainer unfiltered (top-p 0.9)": (filtered, {"truncation"}),
     "trainer at T = 1, engine at 0.7, entropies": (other_temperature(True), {"temperature"}),
-    "trainer at T = 1, engine at 0.7, no entropies: it must abstain": (other_temperature(False), {"temperature"}),
+    "trainer at T = 1, engine at 0.7, no entropies: it may suspect": (other_temperature(False), {"temperature"}),
     "engine's log-probs raw at T = 0.7, entropies": (raw_at_other_temperature(True), {"temperature"}, {"draws"}),
     "engine's log-probs raw at T = 0.7": (raw_at_other_temperature(False), {"draws"}),
     "drawn with top-p 0.9 that is not claimed, entropies": (hidden_filter, {"draws"}),
@@ -261,7 +261,8 @@ def one(task):
             return None
     found = ask(tandem, header, rows)
     accused = [sign for sign in found["signs"] if sign["accuses"]]
-    return {"number": number, "fault": fault, "found": not fault or bool(wanted & {sign["sign"] for sign in accused}),
+    told = {sign["sign"] for sign in found["signs"] if sign["accuses"] or sign["verdict"] == "suspected"}
+    return {"number": number, "fault": fault, "found": not fault or bool(wanted & told),
             "wrong": sorted({sign["sign"] for sign in accused} - wanted - true_as_well), "verdict": found["verdict"],
             "accused": [sign["sign"] for sign in accused], "statements": [sign["statement"] for sign in accused],
             "first": accused[0]["sign"] if accused else "", "group": list(pool)[number % len(pool)],
@@ -289,13 +290,13 @@ def main():
         results = [result for result in workers.map(one, tasks) if result]
     healthy = [result for result in results if not result["fault"]]
     bad = [result for result in healthy if result["accused"]]
-    print("| record | sets | found | first of what is shown | wrongly accused |\n|---|---|---|---|---|")
+    print("| record | sets | found | the first fault shown | wrongly accused |\n|---|---|---|---|---|")
     print(f"| healthy | {len(healthy)} | - | - | {len(bad)} |")
     for fault, (_, wanted, *_) in FAULTS.items():
         of = [result for result in results if result["fault"] == fault]
         first = sum(result["first"] in wanted for result in of)
         print(f"| {fault} | {len(of)} | {sum(result['found'] for result in of)} | {first} | {sum(bool(result['wrong']) for result in of)} |")
-        bad += [result for result in of if ("abstain" not in fault and not result["found"]) or result["wrong"]]
+        bad += [result for result in of if ("suspect" not in fault and not result["found"]) or result["wrong"]]
     for group in pool:
         of = [result for result in healthy if result["group"] == group]
         if of:

@@ -108,9 +108,13 @@ TEST(ValueSigns, SayThatRowsThatStoppedDoNotEndWithAnEndToken) {
   Records records = MakeRecords();
   records.header.eos_token_ids = {999};
   for (RowFacts& row : records.rows) row.finish_reason = "stop";
-  EXPECT_EQ(Accused(records), Ids{"stop_tokens"});
-  for (RowFacts& row : records.rows) row.stop_token_kept = false;
+  // A stop string ends rows without an end token as well.
   EXPECT_EQ(Accused(records), Ids{});
+  EXPECT_NE(StatementOf(records, "stop_tokens")
+                .find("60 of 60 (100 %) rows whose finish_reason is \"stop\" do not end with"),
+            std::string::npos);
+  for (RowFacts& row : records.rows) row.stop_token_kept = false;
+  EXPECT_EQ(StatementOf(records, "stop_tokens"), "");
 }
 
 TEST(ValueSigns, DoNotTakeZerosOfShiftedRowsForMissingValues) {
