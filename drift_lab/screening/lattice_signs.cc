@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/printable.h"
 
 namespace tandem::drift {
 namespace {
@@ -90,9 +91,10 @@ Sign RoundingSign(const Records& records, Column column, SignSide side,
   sign.statement = absl::StrFormat(
       "All %d values of %s are %s numbers%s. Rounding to them leaves %.2g nats a token%s.",
       lattice.num_values, ColumnName(column), lattice.name,
-      sign.accuses ? (declared.empty() ? ", which the file does not say"
-                                       : absl::StrCat(", though the file says ", declared))
-                   : ", as the file says",
+      sign.accuses
+          ? (declared.empty() ? ", which the file does not say"
+                              : absl::StrCat(", though the file says ", Printable(declared)))
+          : ", as the file says",
       lattice.mean_error,
       mean_abs_delta > 0 ? absl::StrFormat(" of the %.2g between the sides", mean_abs_delta) : "");
   if (lattice.mean_error > 1e-4) {

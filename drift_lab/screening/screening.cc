@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "drift_lab/screening/alignment_signs.h"
@@ -16,9 +17,14 @@
 namespace tandem::drift {
 namespace {
 
+// The file's name of the model goes into a command line only where a shell takes it as it is.
 std::string ReplayCommand(const Records& records) {
-  return absl::StrCat("tandem drift why ", records.path, " --model ",
-                      records.header.model.empty() ? "DIR" : records.header.model);
+  const std::string& model = records.header.model;
+  const bool plain = !model.empty() && model[0] != '-' && std::ranges::all_of(model, [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '/' ||
+           c == '-';
+  });
+  return absl::StrCat("tandem drift why ", records.path, " --model ", plain ? model : "DIR");
 }
 
 void Append(std::vector<Sign> more, std::vector<Sign>& signs) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/printable.h"
 #include "drift_lab/screening/sign.h"
 
 namespace tandem::drift {
@@ -73,7 +74,7 @@ std::vector<float> AtDrawnTokens(const Records& records, const TokenPairs& pairs
 
 std::string NameOfRow(const Records& records, int64_t row) {
   const std::string& name = records.rows[static_cast<size_t>(row)].row_id;
-  return name.empty() ? absl::StrCat("row ", row) : absl::StrCat("row \"", name, "\"");
+  return name.empty() ? absl::StrCat("row ", row) : absl::StrCat("row \"", Printable(name), "\"");
 }
 
 }  // namespace tandem::drift

@@ -43,6 +43,16 @@ TEST(Screen, FindsHealthyNumbersHealthyAndAccusesNothing) {
   }
 }
 
+TEST(Screen, PutsAModelIntoACommandOnlyWhereAShellTakesItAsItIs) {
+  Records records = MakeRecords();
+  records.header.model = "org/Some-Model_1.5";
+  EXPECT_EQ(Screen(records, 1).command, "tandem drift why made.jsonl --model org/Some-Model_1.5");
+  for (const char* odd : {"$(touch x)", "a b", "-rf", "a;b", "a\nb"}) {
+    records.header.model = odd;
+    EXPECT_EQ(Screen(records, 1).command, "tandem drift why made.jsonl --model DIR") << odd;
+  }
+}
+
 TEST(Screen, SaysThatSidesAreIdentical) {
   const Screening screening = Screen(MakeRecords({.noise = 0}), 1);
   EXPECT_EQ(screening.verdict, ScreeningVerdict::kIdentical);
