@@ -42,6 +42,7 @@ check-full:      ## every test, the slow ones too, the cuda build, and a minute 
 	@deploy/setup/install.sh --observability
 	@deploy/setup/install.sh --kubernetes
 	@deploy/setup/install.sh --container
+	@deploy/setup/install.sh --engines
 	@$(MAKE) configure
 	@cmake --build build/$(PRESET) -j $(JOBS)
 	@ctest --preset full -j 2

@@ -48,6 +48,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
   drift->require_subcommand(0, 1);
   AddDriftCaptureCommand(*drift, chosen);
   AddDriftWhyCommand(*drift, chosen);
+  AddDriftCompareCommand(*drift, chosen);
   AddDriftImportCommand(*drift, chosen);
   AddDriftCheckCommand(*drift, chosen);
   AddDriftAttributeCommand(*drift, chosen);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,6 +28,7 @@ absl::Status Failed(const ChildSpec& spec, const std::string& what, int error) {
 // Descriptors of the child. Output without a pipe (-1) goes to the log.
 struct ChildFiles {
   int log = -1;
+  int input = -1;  // -1: nothing to read
   int output = -1;
   int errors = -1;
   int failure = -1;  // the child writes errno here if it cannot execute the program
@@ -44,8 +46,7 @@ struct ChildFiles {
   signal(SIGINT, SIG_DFL);
   signal(SIGTERM, SIG_DFL);
   signal(SIGPIPE, SIG_DFL);
-  const int null_fd = open("/dev/null", O_RDONLY);
-  dup2(null_fd, STDIN_FILENO);
+  dup2(files.input >= 0 ? files.input : open("/dev/null", O_RDONLY), STDIN_FILENO);
   dup2(files.output >= 0 ? files.output : files.log, STDOUT_FILENO);
   dup2(files.errors >= 0 ? files.errors : files.log, STDERR_FILENO);
   execve(argv[0], argv, variables);
@@ -56,12 +57,15 @@ struct ChildFiles {
 
 // The pipes of one start. The destructor closes the ends that nobody took over.
 struct Pipes {
+  // A pair of sockets, whose send can be told not to raise SIGPIPE when the child has ended.
+  int input[2] = {-1, -1};
   int output[2] = {-1, -1};
   int errors[2] = {-1, -1};
   int failure[2] = {-1, -1};
 
   bool Open(const ChildSpec& spec) {
-    return (!spec.pipe_output || pipe2(output, O_CLOEXEC) == 0) &&
+    return (!spec.pipe_input || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input) == 0) &&
+           (!spec.pipe_output || pipe2(output, O_CLOEXEC) == 0) &&
            (!spec.pipe_errors || pipe2(errors, O_CLOEXEC) == 0) && pipe2(failure, O_CLOEXEC) == 0;
   }
   static int Release(int& fd) { return std::exchange(fd, -1); }
@@ -69,7 +73,7 @@ struct Pipes {
     if (fd >= 0) close(Release(fd));
   }
   ~Pipes() {
-    for (int* const pair : {output, errors, failure}) {
+    for (int* const pair : {input, output, errors, failure}) {
       Close(pair[0]);
       Close(pair[1]);
     }
@@ -89,7 +93,7 @@ std::vector<char*> VariablesOf(const ChildSpec& spec) {
 
 }  // namespace
 
-LinePipe::LinePipe(int fd) : fd_(fd) {
+LinePipe::LinePipe(int fd, size_t longest_line) : fd_(fd), longest_line_(longest_line) {
   if (fd_ >= 0) fcntl(fd_, F_SETFL, O_NONBLOCK);
 }
 
@@ -110,7 +114,7 @@ std::vector<std::string> LinePipe::Lines() {
       lines.push_back(partial_.substr(begin, end - begin));
     }
     partial_.erase(0, begin);
-    if (partial_.size() > kLongestLine) lines.push_back(Rest());
+    if (partial_.size() > longest_line_) lines.push_back(Rest());
   }
   return lines;
 }
@@ -144,6 +148,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildSpe
   if (pid == 0) {
     RunChild(argv.data(), variables.data(), parent, spec.death_signal,
              {.log = log_fd,
+              .input = pipes.input[1],
               .output = pipes.output[1],
               .errors = pipes.errors[1],
               .failure = pipes.failure[1]});
@@ -157,19 +162,34 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildSpe
     waitpid(pid, nullptr, 0);
     return Failed(spec, spec.argv[0], exec_error);
   }
-  return std::unique_ptr<ChildProcess>(new ChildProcess(
-      spec, pid, log_begin, Pipes::Release(pipes.output[0]), Pipes::Release(pipes.errors[0])));
+  return std::unique_ptr<ChildProcess>(
+      new ChildProcess(spec, pid, log_begin, Pipes::Release(pipes.input[0]),
+                       Pipes::Release(pipes.output[0]), Pipes::Release(pipes.errors[0])));
 }
 
-ChildProcess::ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int output_fd,
-                           int error_fd)
+ChildProcess::ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int input_fd,
+                           int output_fd, int error_fd)
     : spec_(std::move(spec)),
       pid_(pid),
       log_begin_(log_begin),
-      output_(output_fd),
-      errors_(error_fd) {}
+      input_fd_(input_fd),
+      output_(output_fd, spec_.longest_line),
+      errors_(error_fd, spec_.longest_line) {}
 
-ChildProcess::~ChildProcess() { Stop(0); }
+ChildProcess::~ChildProcess() {
+  Stop(0);
+  if (input_fd_ >= 0) close(input_fd_);
+}
+
+absl::Status ChildProcess::Write(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t sent = send(input_fd_, text.data(), text.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return Failed(spec_, "standard input", errno);
+    text.remove_prefix(static_cast<size_t>(sent));
+  }
+  return absl::OkStatus();
+}
 
 std::optional<ChildEnd> ChildProcess::Poll() {
   if (end_.has_value()) return end_;

@@ -1,5 +1,6 @@
 // ChildProcess: a program that this process starts, with its output in a log file or a pipe. It
-// cannot outlive its parent. The launchers of `tandem run` and `tandem ranks` use it.
+// cannot outlive its parent. The launchers of `tandem run` and `tandem ranks` use it, and `tandem
+// drift compare` for the engines that it asks.
 #pragma once
 
 #include <signal.h>
@@ -9,8 +10,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace tandem::cli {
@@ -20,7 +23,7 @@ namespace tandem::cli {
 class LinePipe {
  public:
   // Owns `fd` and makes it non-blocking. -1 stands for a pipe that stays empty.
-  explicit LinePipe(int fd);
+  explicit LinePipe(int fd, size_t longest_line = kLongestLine);
   ~LinePipe();
   LinePipe(const LinePipe&) = delete;
   LinePipe& operator=(const LinePipe&) = delete;
@@ -28,7 +31,7 @@ class LinePipe {
   int fd() const { return fd_; }
 
   // The lines that arrived since the last call, without line ends. Text after the last line end is
-  // kept for the next call, but a line longer than kLongestLine is returned in pieces.
+  // kept for the next call, but a line longer than `longest_line` is returned in pieces.
   std::vector<std::string> Lines();
 
   // The text that was written without a line end. Call it when the child has ended.
@@ -38,15 +41,18 @@ class LinePipe {
 
  private:
   const int fd_;
+  const size_t longest_line_;
   std::string partial_;
 };
 
 struct ChildSpec {
   std::string name;               // for messages: "trainer", "rollout_server 0"
   std::vector<std::string> argv;  // argv[0] is a path
-  std::string log_path;        // output that is not piped is appended here; empty if all is piped
-  bool pipe_output = false;    // standard output goes to output()
-  bool pipe_errors = false;    // standard error goes to errors()
+  std::string log_path;      // output that is not piped is appended here; empty if all is piped
+  bool pipe_output = false;  // standard output goes to output()
+  bool pipe_errors = false;  // standard error goes to errors()
+  bool pipe_input = false;   // standard input is what Write sends, else empty
+  size_t longest_line = LinePipe::kLongestLine;  // of output() and errors(), in bytes
   int death_signal = SIGTERM;  // the kernel sends it to the child when the parent dies
   // "NAME=VALUE" variables in addition to this process's own, which they override.
   std::vector<std::string> environment;
@@ -79,6 +85,11 @@ class ChildProcess {
   LinePipe& output() { return output_; }            // standard output; empty unless it is piped
   LinePipe& errors() { return errors_; }            // standard error; empty unless it is piped
 
+  // Sends `text` to the child's standard input. Waits while the child does not read, so the child
+  // must not wait for this process meanwhile. Needs pipe_input.
+  //   UNAVAILABLE  the child has closed its input or has ended
+  absl::Status Write(std::string_view text);
+
   // Returns how the child ended, or nullopt while it runs. Never waits.
   std::optional<ChildEnd> Poll();
 
@@ -89,11 +100,13 @@ class ChildProcess {
   ChildEnd Stop(double grace_seconds);
 
  private:
-  ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int output_fd, int error_fd);
+  ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int input_fd, int output_fd,
+               int error_fd);
 
   const ChildSpec spec_;
   const pid_t pid_;
   const int64_t log_begin_;
+  const int input_fd_;  // -1: none
   LinePipe output_, errors_;
   std::optional<ChildEnd> end_;
 };

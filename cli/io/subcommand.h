@@ -83,6 +83,7 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen);
 void AddDriftWhyCommand(CLI::App& drift, Action& chosen);
 void AddDriftImportCommand(CLI::App& drift, Action& chosen);
 void AddDriftCheckCommand(CLI::App& drift, Action& chosen);
+void AddDriftCompareCommand(CLI::App& drift, Action& chosen);
 void AddDriftAttributeCommand(CLI::App& drift, Action& chosen);
 void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen);
 void AddDriftInjectCommand(CLI::App& drift, Action& chosen);

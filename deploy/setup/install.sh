@@ -5,7 +5,7 @@
 # arguments it installs what `make build` and `make demo` need: about 1 GB to download on a machine without any packages
 # (deploy/setup/download_size.sh computes it). Tests need 3.5 GB more, mostly CUDA libraries of torch.
 #   deploy/setup/install.sh [--no-model | --tests | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes |
-#                            --container | --docs | --pictures | --install | --programs cpu|cuda]
+#                            --container | --engines | --docs | --pictures | --install | --programs cpu|cuda]
 #     --no-model: without the demo's model
 #     --tests: also the programs that tests and benchmarks compare with (transformers, trl, tensorboard ...)
 #     The following also install what --tests does:
@@ -15,6 +15,7 @@
 #       --kubectl: kubectl and the schemas of Kubernetes objects, for the tests of manifests; needs Go
 #       --kubernetes: a control plane, for the tests that run manifests; compiles for minutes the first time
 #       --container: programs that build the image and its base without a daemon
+#       --engines: vLLM and llama.cpp for `tandem drift compare`, 8 GB in .deps/engines; compiles for minutes
 #     --docs: only mkdocs, for `make docs`: 28 MB to download, 163 MB in .deps/docs-venv
 #     --pictures: what the demo needs, and Chromium with a Python environment that controls it, for `make pictures`
 #     --install: also what `make install` needs
@@ -198,7 +199,7 @@ install_model() {
 
 case ${1:-} in
   '' | --no-model | --tests | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes | --container | \
-    --docs | --pictures | --install)
+    --engines | --docs | --pictures | --install)
     [[ $# -le 1 ]] ;;
   --programs) [[ $# -eq 2 && ($2 == cpu || $2 == cuda) ]] ;;
   *) false ;;
@@ -249,6 +250,9 @@ if [[ ${1:-} == --cuda ]]; then
 fi
 if [[ ${1:-} == --pictures ]]; then
   install_venv "$PICTURES_VENV" "playwright" "$PICTURES_REQUIREMENTS"
+fi
+if [[ ${1:-} == --engines ]]; then
+  deploy/setup/install_engines.sh
 fi
 if [[ ${1:-} == --kubectl ]]; then
   deploy/setup/build_kubernetes.sh --kubectl

@@ -164,5 +164,35 @@ TEST(ChildProcessTest, LeavesNoGrandchildBehind) {
   EXPECT_FALSE(runs);
 }
 
+TEST(ChildProcessTest, SendsTextToAChildThatReadsIt) {
+  const TempDir dir;
+  ChildSpec spec = Shell("read line; echo \"heard $line\"", dir, /*piped=*/true);
+  spec.pipe_input = true;
+  auto child = ChildProcess::Start(spec);
+  ASSERT_THAT(child, IsOk());
+  EXPECT_THAT((*child)->Write("a request\n"), IsOk());
+  WaitForLine(**child, "heard a request");
+}
+
+TEST(ChildProcessTest, AChildThatHasEndedTakesNoText) {
+  const TempDir dir;
+  ChildSpec spec = Shell("exit 0", dir);
+  spec.pipe_input = true;
+  auto child = ChildProcess::Start(spec);
+  ASSERT_THAT(child, IsOk());
+  WaitForEnd(**child);
+  EXPECT_THAT((*child)->Write("a request\n"),
+              FailsWith(absl::StatusCode::kUnavailable, "child: standard input"));
+}
+
+TEST(ChildProcessTest, LongLinesCanBeKeptWhole) {
+  const TempDir dir;
+  ChildSpec spec = Shell("head -c 200000 /dev/zero | tr '\\0' x; echo", dir, /*piped=*/true);
+  spec.longest_line = 1 << 20;
+  auto child = ChildProcess::Start(spec);
+  ASSERT_THAT(child, IsOk());
+  WaitForLine(**child, std::string(200000, 'x'));
+}
+
 }  // namespace
 }  // namespace tandem::cli

@@ -1,0 +1,138 @@
+"""`tandem drift compare` as a user meets it: Tandem against transformers on a real model, and against an engine without a
+model, whose every fault is known."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
+SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
+MODEL = SOURCE / "models/smollm2-135m-instruct"
+FAKE = SOURCE / "python/tests/engines/fake_engine.py"
+
+
+def compare(folder, *arguments, timeout=500):
+    return subprocess.run([TANDEM, "drift", "compare", "--model", MODEL, "--out", folder / "compare.jsonl", *map(str, arguments)],
+                          capture_output=True, text=True, timeout=timeout, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def read(folder):
+    header, *rows = [json.loads(line) for line in (folder / "compare.jsonl").read_text(encoding="utf-8").splitlines()]
+    return header, rows
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("The capital of France is\n\n" + json.dumps({"token_ids": [1, 4093, 198]}) + "\n"
+                    + json.dumps({"messages": [{"role": "user", "content": "Say yes."}]}) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def fake(tmp_path, prompts):
+    """Compares two engines without a model, named vllm; both run in this interpreter whatever module is asked for."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {FAKE} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+
+    def run(a="vllm", b="vllm", *arguments):
+        return compare(tmp_path, "--a", a, "--b", b, "--python-a", python, "--python-b", python, "--prompts", prompts,
+                       "--max-new-tokens", 4, "--records-only", *arguments)
+    return run
+
+
+def test_tandem_against_transformers_agrees_to_the_last_digits(tmp_path, prompts):
+    done = compare(tmp_path, "--a", "tandem:fp32", "--b", "transformers:fp32", "--prompts", prompts, "--max-new-tokens", 6,
+                   "--completions", 2, "--temperature", 0.8, "--records-only", "--json", "--html", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    header, rows = read(tmp_path)
+    assert header["behaviour"]["engine"] == "tandem" and header["proximal"]["engine"] == "transformers"
+    assert header["behaviour"]["dtype"] == header["proximal"]["dtype"] == "float32"
+    assert header["behaviour"]["temperature"] == header["proximal"]["temperature"] == 0.8
+    assert len(rows) == 6
+    for row in rows:
+        for at in range(row["prompt_length"], len(row["token_ids"])):
+            assert abs(row["behaviour_logprobs"][at] - row["proximal_logprobs"][at]) < 1e-3
+            assert abs(row["behaviour_logprobs"][at] - row["behaviour_score_logprobs"][at]) < 1e-3
+            assert abs(row["behaviour_entropy"][at] - row["proximal_entropy"][at]) < 1e-2
+    assert rows[2]["token_ids"][:3] == [1, 4093, 198] and rows[4]["token_ids"][0] == 1
+    assert json.loads(done.stdout)["training_effect"]["num_tokens"] == sum(len(row["token_ids"]) - row["prompt_length"] for row in rows)
+    assert "compare.jsonl" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_transformers_samples_and_tandem_scores(tmp_path, prompts):
+    done = compare(tmp_path, "--a", "transformers:fp32:eager", "--b", "tandem:fp32", "--prompts", prompts, "--max-new-tokens", 4,
+                   "--logprobs", "raw", "--temperature", 0.7, "--records-only")
+    assert done.returncode == 0, done.stderr
+    header, rows = read(tmp_path)
+    assert header["behaviour"]["logprobs"] == "raw"
+    gaps = [abs(row["behaviour_logprobs"][at] - row["proximal_logprobs"][at]) for row in rows
+            for at in range(row["prompt_length"], len(row["token_ids"]))]
+    assert max(gaps) > 0.02  # the raw log-prob is not that of the distribution at 0.7
+    assert all("behaviour_entropy" not in row for row in rows)
+
+
+def test_two_engines_behind_the_protocol_and_every_column(tmp_path, fake):
+    done = fake("vllm", "vllm:off=0.25")
+    assert done.returncode == 0, done.stderr
+    header, rows = read(tmp_path)
+    assert (header["behaviour"]["engine"], header["behaviour"]["engine_version"]) == ("fake", "1")
+    drawn = rows[0]["prompt_length"]
+    assert rows[0]["proximal_logprobs"][drawn] - rows[0]["behaviour_logprobs"][drawn] == pytest.approx(0.25)
+    assert rows[0]["behaviour_score_logprobs"][drawn] == rows[0]["behaviour_logprobs"][drawn]
+    assert rows[0]["behaviour_logprobs"][:drawn] == [None] * drawn
+
+
+def test_libraries_that_print_do_not_disturb_the_replies(tmp_path, fake):
+    done = fake("vllm:prints=1")
+    assert done.returncode == 0, done.stderr
+    assert "and so does C" in (tmp_path / "compare.jsonl.a.log").read_text(encoding="utf-8")
+
+
+def test_an_engine_that_cannot_score_what_it_drew_leaves_the_column_out(tmp_path, fake):
+    done = fake("vllm:refuses=score")
+    assert done.returncode == 0, done.stderr
+    assert "no behaviour_score_logprobs: engine vllm:refuses=score: this engine does not score" in done.stderr
+    assert all("behaviour_score_logprobs" not in row for row in read(tmp_path)[1])
+
+
+def test_steps_of_weights_become_versions_and_steps(tmp_path, fake):
+    done = fake("vllm", "vllm", "--steps-of-weights", MODEL)
+    assert done.returncode == 0, done.stderr
+    rows = read(tmp_path)[1]
+    assert [row["step"] for row in rows] == [0, 0, 0, 1, 1, 1]
+    assert all(row["proximal_version"] == row["step"] for row in rows)
+
+
+@pytest.mark.parametrize("a, b, code, said", [
+    ("vllm:dies=1", "vllm", 9, "ended with exit code 7"),
+    ("vllm:dies=1", "vllm", 9, "the last words of the engine"),
+    ("vllm:unstarted=1", "vllm", 9, "no memory for this model"),
+    ("vllm", "vllm:refuses=score", 3, "this engine does not score"),
+    ("vllm:raises=sample", "vllm", 1, "KeyError: 'logits'"),
+    ("vlllm", "vllm", 2, "there is no engine `vlllm`"),
+    ("tandem:q8_0", "vllm", 2, "is not a dtype of it")])
+def test_what_goes_wrong_has_an_exit_code_and_a_reason(fake, a, b, code, said):
+    done = fake(a, b)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_engine_that_is_not_installed_says_how_to_install_it(tmp_path, prompts):
+    done = compare(tmp_path, "--a", "vllm", "--b", "tandem", "--python-a", tmp_path / "nowhere", "--prompts", prompts)
+    assert done.returncode == 2
+    assert "deploy/setup/install.sh --engines" in done.stderr
+
+
+@pytest.mark.parametrize("line, said", [
+    ('{"prompt": 3}', "prompts.txt:1: "), ('{"prompt"', "prompts.txt:1: expected a JSON object"), ("", "there is no prompt in it")])
+def test_prompts_that_cannot_be_read_name_their_line(tmp_path, prompts, line, said):
+    prompts.write_text(line + "\n", encoding="utf-8")
+    done = compare(tmp_path, "--a", "tandem", "--b", "tandem", "--prompts", prompts)
+    assert done.returncode == 3
+    assert said in done.stderr

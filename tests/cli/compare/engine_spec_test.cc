@@ -1,0 +1,58 @@
+#include "cli/compare/engine_spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/status_matchers.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::tandem::testing::FailsWith;
+using ::tandem::testing::IsOk;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(EngineSpecTest, ReadsNameDtypeAndOptions) {
+  const auto spec = ParseEngineSpec("vllm:bf16:max_model_len=256:kv_gib=2");
+  ASSERT_THAT(spec, IsOk());
+  EXPECT_EQ(spec->name, "vllm");
+  EXPECT_EQ(spec->dtype, "bf16");
+  EXPECT_THAT(spec->options, ElementsAre("max_model_len=256", "kv_gib=2"));
+}
+
+TEST(EngineSpecTest, HasShortWordsForAttentionAndExactNumerics) {
+  EXPECT_THAT(ParseEngineSpec("transformers:bf16:eager")->options, ElementsAre("attn=eager"));
+  const auto exact = ParseEngineSpec("tandem:exact");
+  ASSERT_THAT(exact, IsOk());
+  EXPECT_TRUE(exact->exact);
+  EXPECT_EQ(exact->dtype, "");
+  EXPECT_THAT(exact->options, IsEmpty());
+  EXPECT_FALSE(ParseEngineSpec("tandem:fp32")->exact);
+}
+
+TEST(EngineSpecTest, TakesAUrlAsAServer) {
+  const auto spec = ParseEngineSpec("http://127.0.0.1:8000");
+  ASSERT_THAT(spec, IsOk());
+  EXPECT_EQ(spec->name, "openai_http");
+  EXPECT_THAT(spec->options, ElementsAre("url=http://127.0.0.1:8000"));
+  EXPECT_THAT(ParseEngineSpec("sglang+http://host:1")->options,
+              ElementsAre("url=http://host:1", "server=sglang"));
+}
+
+TEST(EngineSpecTest, RefusesWhatItDoesNotKnowAndSaysWhatThereIs) {
+  EXPECT_THAT(ParseEngineSpec("sgl"), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                "tandem, transformers, vllm, llama_cpp"));
+  EXPECT_THAT(ParseEngineSpec("tandem:q8_0"),
+              FailsWith(absl::StatusCode::kInvalidArgument, "`q8_0` is not a dtype of it"));
+  EXPECT_THAT(ParseEngineSpec("tandem:threads=2"),
+              FailsWith(absl::StatusCode::kInvalidArgument, "threads=2"));
+}
+
+TEST(EngineSpecTest, SaysHowAnEngineIsInstalledThatIsNotThere) {
+  EXPECT_THAT(FindEnginePython(*ParseEngineSpec("vllm"), "/nowhere/python"),
+              FailsWith(absl::StatusCode::kNotFound, "deploy/setup/install.sh --engines"));
+}
+
+}  // namespace
+}  // namespace tandem::cli
