@@ -143,7 +143,7 @@ TEST_F(ForeignServerTest, APushIsWrittenAndLoadedWhileTheServerIsPaused) {
   Claim();
   ASSERT_THAT(Push(3), IsOk());
   EXPECT_THAT(vllm_.calls(), ElementsAre("/pause", "/collective_rpc", "/reset_prefix_cache",
-                                         "/update_weight_version", "/resume"));
+                                         "/resume", "/update_weight_version"));
   const auto load = vllm_.bodies("/collective_rpc");
   EXPECT_EQ(load[0]["method"], "reload_weights");
   EXPECT_EQ(load[0]["kwargs"]["weights_path"], directory_ / "weights/version_3");
