@@ -36,6 +36,7 @@ ordered_json RefereeSideJson(const SideReport& side) {
                        {"sentence", side.sentence},
                        {"claimed", SettingsText(side.claimed)},
                        {"gap", SizeJson(side.gap)},
+                       {"first_tokens", Number(side.first_tokens)},
                        {"causes", causes},
                        {"num_tried", side.num_tried},
                        {"num_left", side.num_left},

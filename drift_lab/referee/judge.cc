@@ -44,6 +44,65 @@ std::string TextOf(bool raw, const SamplerSettings& settings, const SamplerSetti
                       " is claimed");
 }
 
+using Effects = std::vector<std::vector<double>>;
+
+// A shard is a run of neighbouring layers: the run whose effects, added up, explain most. Effects of
+// single layers drown in bf16 where that of a run does not.
+std::vector<bool> BestRun(const std::vector<double>& gap, const Effects& effects,
+                          const TokenSet& tokens) {
+  std::vector<bool> best(effects.size());
+  double most = 0.03;
+  for (size_t from = 0; from < effects.size(); ++from) {
+    std::vector<double> sum(gap.size(), 0.0);
+    for (size_t until = from; until < effects.size(); ++until) {
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += effects[until][i];
+      const double share = Explain(gap, sum, tokens, false).share.value;
+      if (share <= most) continue;
+      most = share;
+      best.assign(effects.size(), false);
+      for (size_t part = from; part <= until; ++part) best[part] = true;
+    }
+  }
+  return best;
+}
+
+// The part that takes away most, then the next, as long as each takes away a share.
+std::vector<bool> GreedyParts(const std::vector<double>& gap, const Effects& effects,
+                              const TokenSet& tokens) {
+  std::vector<bool> chosen(effects.size());
+  std::vector<double> left = gap;
+  for (;;) {
+    size_t best = effects.size();
+    double most = 0.03;
+    for (size_t i = 0; i < effects.size(); ++i) {
+      if (chosen[i]) continue;
+      const double share = Explain(left, effects[i], tokens, false).share.value;
+      if (share <= most) continue;
+      most = share;
+      best = i;
+    }
+    if (best == effects.size()) return chosen;
+    chosen[best] = true;
+    left = Less(left, effects[best]);
+  }
+}
+
+// How much larger differences are on a row's first drawn tokens, in noise scales.
+double FirstTokens(const std::vector<double>& gap, const TokenSet& tokens,
+                   const std::vector<TokenLogits>& logits) {
+  double first = 0, num_first = 0, rest = 0, num_rest = 0;
+  for (size_t i = 0; i < gap.size(); ++i) {
+    if (std::isnan(gap[i])) continue;
+    const double z = std::clamp(gap[i], -6.0, 6.0) / tokens.scale[i];
+    const bool early = logits[i].place < 8;
+    (early ? first : rest) += z * z;
+    (early ? num_first : num_rest) += 1;
+  }
+  return num_first > 0 && num_rest > 0 && rest > 0
+             ? std::sqrt(first / num_first / (rest / num_rest))
+             : 0;
+}
+
 }  // namespace
 
 struct Judge::Side {
@@ -268,27 +327,26 @@ absl::Status Judge::TryParts(Side& side, SideReport& report) {
     effects.push_back(Less(PredictLogprobs(*logits, side.claimed), part.own));
     ++report.num_tried;
   }
-  // Greedy: the part that takes away most, then the next, as long as each takes away a share.
-  std::vector<bool> chosen(parts.size());
-  std::vector<double> left = part.gap;
-  for (;;) {
-    size_t best = parts.size();
-    double most = 0.02;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (chosen[i]) continue;
-      const double share = Explain(left, effects[i], part.tokens, false).share.value;
-      if (share > most) {
-        most = share;
-        best = i;
-      }
-    }
-    if (best == parts.size()) break;
-    chosen[best] = true;
-    left = Less(left, effects[best]);
+  std::vector<Suspect> joined;
+  for (const std::vector<bool>& chosen :
+       {BestRun(part.gap, effects, part.tokens), GreedyParts(part.gap, effects, part.tokens)}) {
+    const auto count = std::count(chosen.begin(), chosen.end(), true);
+    if (count == 0 || count == static_cast<int64_t>(parts.size())) continue;
+    joined.push_back(JoinParts(model_, parts, chosen));
   }
-  if (std::none_of(chosen.begin(), chosen.end(), [](bool x) { return x; })) return absl::OkStatus();
-  const Suspect joined = JoinParts(model_, parts, chosen);
-  return TrySuspects(side, std::span(&joined, 1), report);
+  return TrySuspects(side, joined, report);
+}
+
+// Of the best rounding of weights, whether the embedding and the head are rounded as well.
+absl::Status Judge::TryEmbedding(Side& side, SideReport& report) {
+  const Candidate* best = nullptr;
+  for (const Candidate& candidate : side.candidates) {
+    if (candidate.variant.format == WeightFormat::kOwn) continue;
+    if (best == nullptr || candidate.found.correlation > best->found.correlation) best = &candidate;
+  }
+  if (best == nullptr || best->found.correlation < 0.3) return absl::OkStatus();
+  const Suspect suspect = WithEmbedding({.variant = best->variant});
+  return TrySuspects(side, std::span(&suspect, 1), report);
 }
 
 absl::Status Judge::Verify(Side& side, SideReport& report) {
@@ -337,17 +395,24 @@ void Judge::Decide(const Side& side, std::vector<Candidate>& verified, SideRepor
                         strength.low < 1.1 && strength.high > 0.9 && strength.value > 0.85 &&
                         strength.value < 1.18 &&
                         (!ClaimsFloat32(side.claims) || measured.left.goes_with_bf16());
+  // A fault smaller than the noise is known by its strength, which no noise has: weights that are at
+  // hand are played as they are, and the coefficient is 1.
+  const bool below_noise = complete && measured.left.as_rounding() &&
+                           best.cause.find("other_weights") != std::string::npos &&
+                           share.low > 0.02 && strength.low > 0.6 && strength.high < 1.4 &&
+                           strength.low < 1 && strength.high > 1;
   // A rounding need not be played number by number alike to be known.
   const bool as_rounded =
       complete && best.rounds && share.low > 0.3 && measured.explained.correlation > 0.6;
-  if (!(measured.left.same() || rounding || as_rounded)) return;
+  if (!(measured.left.same() || rounding || as_rounded || below_noise)) return;
   report.status = SideStatus::kNamed;
   for (size_t i = 1; i < verified.size(); ++i) {
     const Candidate& rival = verified[i];
     if (rival.cause == best.cause) continue;
     const offpolicy::Interval better =
         ShareAdvantage(part.gap, best.predicted, rival.predicted, part.tokens);
-    const bool as_good = measured.left.same() ? rival.measured.left.same() : !(better.low > 0.05);
+    const bool as_good = measured.left.same() ? rival.measured.left.same()
+                                              : !(better.low > (below_noise ? 0.0 : 0.05));
     if (!as_good) continue;
     report.status = SideStatus::kOneOf;
     report.causes.push_back(rival.measured);
@@ -359,6 +424,7 @@ absl::StatusOr<SideReport> Judge::JudgeSide(SignSide which, const SideClaims& cl
   SideReport report{.side = which, .engine = claims.engine, .claimed = side.claimed};
   report.gap = SizeOf(side.gap, side.tokens);
   if (report.gap.num_tokens == 0) return report;
+  report.first_tokens = FirstTokens(side.gap, side.tokens, scored_.logits);
   report.status = SideStatus::kUnknown;
   if (report.gap.same()) {
     report.status = SideStatus::kSameNumbers;
@@ -366,15 +432,20 @@ absl::StatusOr<SideReport> Judge::JudgeSide(SignSide which, const SideClaims& cl
   }
   TryTransforms(side, report);
   if (side.settled) return report;
-  const bool believable = !ClaimsFloat32(claims) || report.gap.goes_with_bf16();
+  // Where nothing is claimed, a difference far below bf16 that does not go with it is not bf16.
+  const bool claims_rounding = !claims.dtype.empty() && !ClaimsFloat32(claims);
+  const bool of_its_size = claims.dtype.empty() && report.gap.in_scale > 0.5;
+  const bool believable = claims_rounding || of_its_size || report.gap.goes_with_bf16();
   const bool healthy = report.gap.as_rounding() && believable;
   if (!healthy) TrySettings(side, report);
   if (side.settled) return report;
   if (healthy) {
-    TANDEM_RETURN_IF_ERROR(TrySuspects(side, HiddenSuspects(), report));
+    TANDEM_RETURN_IF_ERROR(TrySuspects(side, HiddenSuspects(model_), report));
+    TANDEM_RETURN_IF_ERROR(TryParts(side, report));
     const bool hidden =
-        std::any_of(side.candidates.begin(), side.candidates.end(),
-                    [](const Candidate& candidate) { return candidate.found.share.value > 0.4; });
+        std::any_of(side.candidates.begin(), side.candidates.end(), [](const Candidate& candidate) {
+          return candidate.found.share.value > 0.05 && candidate.found.coefficient.value > 0.5;
+        });
     report.status = SideStatus::kRounding;
     if (!hidden) return report;
     TANDEM_RETURN_IF_ERROR(Verify(side, report));
@@ -385,6 +456,7 @@ absl::StatusOr<SideReport> Judge::JudgeSide(SignSide which, const SideClaims& cl
     return report;
   }
   TANDEM_RETURN_IF_ERROR(TrySuspects(side, ForwardSuspects(model_, scored_.rows), report));
+  TANDEM_RETURN_IF_ERROR(TryEmbedding(side, report));
   TANDEM_RETURN_IF_ERROR(TryParts(side, report));
   TANDEM_RETURN_IF_ERROR(Verify(side, report));
   return report;

@@ -37,6 +37,7 @@ class Judge {
   void TryTransforms(Side& side, SideReport& report) const;
   void TrySettings(Side& side, SideReport& report) const;
   absl::Status TrySuspects(Side& side, std::span<const Suspect> suspects, SideReport& report);
+  absl::Status TryEmbedding(Side& side, SideReport& report);
   absl::Status TryParts(Side& side, SideReport& report);
   absl::Status Verify(Side& side, SideReport& report);
   void Decide(const Side& side, std::vector<Candidate>& verified, SideReport& report) const;

@@ -87,7 +87,17 @@ std::string SentenceOf(const SideReport& side) {
       if (side.num_left > 0) {
         absl::StrAppend(&text, "; ", side.num_left, " were left for want of time");
       }
-      return text + ".";
+      text += ".";
+      if (side.first_tokens > 1.5) {
+        absl::StrAppendFormat(&text,
+                              " It is %.1f times as large on the first 8 drawn tokens of a row as "
+                              "on the others, as where "
+                              "the prompt that the engine saw is another one (a template, a system "
+                              "message); that is a "
+                              "hint, not a finding.",
+                              side.first_tokens);
+      }
+      return text;
     }
   }
   return "";

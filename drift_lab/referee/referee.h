@@ -57,7 +57,8 @@ struct SideReport {
   std::string engine;
   SideStatus status = SideStatus::kNoValues;
   SamplerSettings claimed;
-  ResidualSize gap;                  // side less referee
+  ResidualSize gap;         // side less referee
+  double first_tokens = 0;  // root mean square over the first 8 drawn tokens, in that of the others
   std::vector<RefereeCause> causes;  // named; or those it is one of; or the nearest
   int64_t num_tried = 0, num_left = 0;
   std::vector<std::string> tried;  // causes, each once

@@ -112,7 +112,7 @@ void AddRoundings(std::vector<Suspect>& out) {
         WeightFormat::kInt4Group32, WeightFormat::kInt4Channel, WeightFormat::kAsym4Group128,
         WeightFormat::kAsym4Group64, WeightFormat::kAsym4Group32, WeightFormat::kQ4Block32,
         WeightFormat::kQ5Block32}) {
-    for (const bool embedding : {false, true}) out.push_back(Rounded(format, embedding, false));
+    out.push_back(Rounded(format, false, false));
   }
   out.push_back(Rounded(WeightFormat::kQ8Block32, true, true));
   out.push_back(Rounded(WeightFormat::kQ5Block32, true, true));
@@ -221,16 +221,24 @@ std::vector<Suspect> ForwardSuspects(const RefereeModel& model, std::span<const 
   AddOther(model, out);
   AddNorms(model.config(), out);
   AddPrompts(model, rows, out);
+  AddRoundings(out);
   AddRotary(model.config(), out);
   AddAttention(model.config(), longest, out);
-  AddRoundings(out);
   return out;
 }
 
-std::vector<Suspect> HiddenSuspects() {
-  return {Rounded(WeightFormat::kQ8Block32, true, false),
-          Rounded(WeightFormat::kInt8Channel, false, false),
-          Rounded(WeightFormat::kFp8Channel, false, false)};
+std::vector<Suspect> HiddenSuspects(const RefereeModel& model) {
+  std::vector<Suspect> out;
+  AddOther(model, out);
+  if (out.size() > 1) out.resize(1);
+  out.push_back(Rounded(WeightFormat::kQ8Block32, true, false));
+  out.push_back(Rounded(WeightFormat::kInt8Channel, false, false));
+  out.push_back(Rounded(WeightFormat::kFp8Channel, false, false));
+  return out;
+}
+
+Suspect WithEmbedding(const Suspect& suspect) {
+  return Rounded(suspect.variant.format, true, suspect.variant.activations_q8);
 }
 
 std::vector<Suspect> PartsOfOther(const RefereeModel& model) {
@@ -278,7 +286,12 @@ Suspect JoinParts(const RefereeModel& model, std::span<const Suspect> parts,
     joined.variant.other_norm |= part.other_norm;
     names.push_back(parts[i].text);
   }
-  joined.text = absl::StrCat("of --weights: ", absl::StrJoin(names, ", "));
+  const size_t all = names.size();
+  if (all > 4) {
+    names = {names.front(), names[1], "...", names.back()};
+  }
+  joined.text = absl::StrCat(all, all == 1 ? " part is" : " parts are",
+                             " of --weights: ", absl::StrJoin(names, ", "));
   return joined;
 }
 

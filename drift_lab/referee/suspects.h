@@ -25,8 +25,11 @@ struct Suspect {
 // `rows` are those of the records, whose prompts suggest what can be missing.
 std::vector<Suspect> ForwardSuspects(const RefereeModel& model, std::span<const RefereeRow> rows);
 
-// The few roundings that hide in what bf16 gives.
-std::vector<Suspect> HiddenSuspects();
+// The few that hide in what bf16 gives: roundings, and the weights of the second directory.
+std::vector<Suspect> HiddenSuspects(const RefereeModel& model);
+
+// A rounding of weights, with the embedding and the head rounded too.
+Suspect WithEmbedding(const Suspect& suspect);
 
 // One suspect for each layer, and for the embedding with the head, from the second directory.
 std::vector<Suspect> PartsOfOther(const RefereeModel& model);

@@ -30,7 +30,7 @@ using ::tandem::testing::TinyModelConfig;
 using ::tandem::testing::TinyModelTensors;
 using ::tandem::testing::WriteTinyModel;
 
-constexpr int64_t kPrompt = 6, kDrawn = 24, kRows = 24;
+constexpr int64_t kPrompt = 6, kDrawn = 16, kRows = 20;
 
 // Rows of random tokens, and what the trainer's forward pass says of them: an engine that shares no
 // line with the referee.
@@ -50,8 +50,11 @@ class RefereeTest : public ::testing::Test {
       records_.rows.emplace_back();
     }
     SetColumn(Column::kProximal, TrainerSays(config_, 1));
-    options_ = {
-        .model = model_.path(), .screen_tokens = 96, .verify_tokens = 240, .num_threads = 1};
+    options_ = {.model = model_.path(),
+                .screen_tokens = 64,
+                .verify_tokens = 160,
+                .budget_seconds = 600,
+                .num_threads = 1};
   }
 
   std::vector<float> TrainerSays(const ModelConfig& config, uint64_t seed, double temperature = 1,
