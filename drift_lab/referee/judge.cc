@@ -285,7 +285,7 @@ absl::Status Judge::TrySuspects(Side& side, std::span<const Suspect> suspects, S
               0.4 + 0.45 * static_cast<double>(done++) / static_cast<double>(suspects.size()));
     AddOnce(report.tried, suspect.cause);
     TANDEM_ASSIGN_OR_RETURN(const std::vector<TokenLogits>* const logits, Screened(suspect));
-    bool same = false;
+    bool enough = false;  // nothing is left for another suspect
     for (size_t s = 0; s < settings.size(); ++s) {
       ++report.num_tried;
       const std::vector<double> predicted = Less(PredictLogprobs(*logits, settings[s]), part.own);
@@ -300,10 +300,12 @@ absl::Status Judge::TrySuspects(Side& side, std::span<const Suspect> suspects, S
         candidate.cause = absl::StrCat(suspect.cause, "+", absl::StrJoin(side.fit.causes, "+"));
         absl::StrAppend(&candidate.text, ", and log-probs of ", SettingsText(settings[s]));
       }
-      same |= SizeOf(Less(part.gap, predicted), part.tokens).same();
+      const ResidualSize left = SizeOf(Less(part.gap, predicted), part.tokens);
+      enough |= left.same() || (left.as_rounding() && candidate.found.share.value > 0.93 &&
+                                (!ClaimsFloat32(side.claims) || left.goes_with_bf16()));
       side.candidates.push_back(std::move(candidate));
     }
-    if (same) break;
+    if (enough) break;
   }
   return absl::OkStatus();
 }
@@ -390,7 +392,8 @@ void Judge::Decide(const Side& side, std::vector<Candidate>& verified, SideRepor
   report.causes = {measured};
   const offpolicy::Interval& share = measured.explained.share;
   const offpolicy::Interval& strength = measured.explained.coefficient;
-  const bool complete = report.num_left == 0;
+  // What explains nearly all leaves nothing for a suspect that was not reached.
+  const bool complete = report.num_left == 0 || share.low > 0.9;
   const bool rounding = complete && measured.left.as_rounding() && share.low > 0.5 &&
                         strength.low < 1.1 && strength.high > 0.9 && strength.value > 0.85 &&
                         strength.value < 1.18 &&
@@ -457,7 +460,10 @@ absl::StatusOr<SideReport> Judge::JudgeSide(SignSide which, const SideClaims& cl
   }
   TANDEM_RETURN_IF_ERROR(TrySuspects(side, ForwardSuspects(model_, scored_.rows), report));
   TANDEM_RETURN_IF_ERROR(TryEmbedding(side, report));
-  TANDEM_RETURN_IF_ERROR(TryParts(side, report));
+  const bool explained =
+      std::any_of(side.candidates.begin(), side.candidates.end(),
+                  [](const Candidate& candidate) { return candidate.found.share.value > 0.93; });
+  if (!explained) TANDEM_RETURN_IF_ERROR(TryParts(side, report));
   TANDEM_RETURN_IF_ERROR(Verify(side, report));
   return report;
 }
