@@ -122,8 +122,10 @@ bool HasFilter(const SamplerSettings& settings) {
 
 // Takes out what the filters leave out. A bin is cut where the filter's limit falls into it.
 void Filter(std::vector<Entry>& entries, const SamplerSettings& settings) {
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const Entry& a, const Entry& b) { return a.logit > b.logit; });
+  const auto larger = [](const Entry& a, const Entry& b) { return a.logit > b.logit; };
+  if (!std::is_sorted(entries.begin(), entries.end(), larger)) {
+    std::stable_sort(entries.begin(), entries.end(), larger);
+  }
   if (settings.top_k > 0) {
     double left = static_cast<double>(settings.top_k);
     size_t n = 0;
@@ -151,6 +153,24 @@ void Filter(std::vector<Entry>& entries, const SamplerSettings& settings) {
     const double least = entries.front().logit + std::log(settings.min_p);
     while (entries.size() > 1 && entries.back().logit < least) entries.pop_back();
   }
+}
+
+bool OnlyTemperature(const TokenLogits& logits, const SamplerSettings& settings) {
+  return !HasPenalty(settings) && !HasFilter(settings) && settings.soft_cap == 0 &&
+         logits.place >= settings.min_tokens;
+}
+
+// Without a copy: most of what a search tries is this.
+TokenScore ScoreAtTemperature(const TokenLogits& logits, double temperature) {
+  const double most = logits.kept.empty() ? logits.bins.front().logit : logits.kept.front().logit;
+  double sum = 0;
+  for (const KeptLogit& kept : logits.kept) sum += std::exp((kept.logit - most) / temperature);
+  for (const LogitBin& bin : logits.bins) {
+    const double below = (bin.logit - most) / temperature;
+    if (below < -45) break;
+    sum += bin.count * std::exp(below);
+  }
+  return {(logits.token_logit - most) / temperature - std::log(sum)};
 }
 
 }  // namespace
@@ -198,6 +218,7 @@ TokenLogits ReduceLogits(std::span<const float> logits, int32_t token,
 }
 
 TokenScore ScoreToken(const TokenLogits& logits, const SamplerSettings& settings) {
+  if (OnlyTemperature(logits, settings)) return ScoreAtTemperature(logits, settings.temperature);
   std::vector<Entry> entries = EntriesOf(logits, settings);
   const auto heat = [&] {
     for (Entry& entry : entries) entry.logit /= settings.temperature;
@@ -208,11 +229,9 @@ TokenScore ScoreToken(const TokenLogits& logits, const SamplerSettings& settings
   if (settings.temperature_last) heat();
   const double log_sum =
       settings.renormalised || settings.temperature_last ? LogSum(entries) : full;
-  TokenScore score{kNever, 0};
+  TokenScore score{kNever};
   for (const Entry& entry : entries) {
-    const double logprob = entry.logit - log_sum;
-    if (entry.is_token) score.logprob = logprob;
-    if (logprob > -60) score.entropy -= entry.count * std::exp(logprob) * logprob;
+    if (entry.is_token) score.logprob = entry.logit - log_sum;
   }
   return score;
 }

@@ -46,7 +46,6 @@ struct TokenLogits {
 // out, or that is banned, is -infinity.
 struct TokenScore {
   double logprob = 0;
-  double entropy = 0;
 };
 
 // `logits` [V] of one context.
