@@ -70,7 +70,8 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
       *sub,
       "With a records file: what the numbers alone show, rule out or leave open, without weights.\n"
       "With --model (a directory, or a Hub name in the local cache) the model itself scores the\n"
-      "tokens and says which side is off, and by what; --weights is a second directory to suspect.\n"
+      "tokens and says which side is off, and by what; --weights is a second directory to "
+      "suspect.\n"
       "Exit code 0: there is an answer, be it \"it is 1\" or \"cannot tell\". 3: the capture is "
       "not comparable\n"
       "(findings are printed), cannot be read, or the run has none.",
