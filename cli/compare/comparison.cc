@@ -181,8 +181,8 @@ class Comparison {
     record.facts.group_id = absl::StrCat(row.version, "/", row.prompt);
     record.facts.finish_reason = row.drawn.finish_reason;
     if (row.drawn.finish_reason == "stop") record.facts.stop_token_kept = true;
+    record.facts.proximal_version = row.version;
     if (has_versions) record.facts.step = row.version;
-    if (has_versions) record.facts.proximal_version = row.version;
     return record;
   }
 
