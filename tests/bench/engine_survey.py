@@ -176,8 +176,8 @@ def table(pairs, key):
     lines = ["| sampled by \\ scored by | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for a in names:
         cells = [pairs.get(f"{a}--{b}") for b in names]
-        lines.append(f"| {a} | " + " | ".join("" if cell is None else f"{cell[key]['value']:.1e} [{cell[key]['low']:.1e}, "
-                                              f"{cell[key]['high']:.1e}]" for cell in cells) + " |")
+        lines.append(f"| {a} | " + " | ".join("" if cell is None else f"{cell[key]['value']:.3g} [{cell[key]['low']:.3g}, "
+                                              f"{cell[key]['high']:.3g}]" for cell in cells) + " |")
     return "\n".join(lines)
 
 
