@@ -444,7 +444,13 @@ absl::StatusOr<SideReport> Judge::JudgeSide(SignSide which, const SideClaims& cl
   if (side.settled) return report;
   if (healthy) {
     TANDEM_RETURN_IF_ERROR(TrySuspects(side, HiddenSuspects(model_), report));
-    TANDEM_RETURN_IF_ERROR(TryParts(side, report));
+    // Parts of the second directory go some way with the whole of it; where nothing does, their many
+    // replays are saved for a side that needs them.
+    const bool some_way =
+        std::any_of(side.candidates.begin(), side.candidates.end(), [](const Candidate& candidate) {
+          return candidate.cause == "other_weights" && candidate.found.coefficient.value > 0.15;
+        });
+    if (some_way) TANDEM_RETURN_IF_ERROR(TryParts(side, report));
     const bool hidden =
         std::any_of(side.candidates.begin(), side.candidates.end(), [](const Candidate& candidate) {
           return candidate.found.share.value > 0.05 && candidate.found.coefficient.value > 0.5;
