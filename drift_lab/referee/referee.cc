@@ -153,6 +153,14 @@ std::string HeadlineOf(const RefereeReport& report) {
   }
   const bool otherwise_drawn = !report.sides.empty() && report.sides.front().draws_checked &&
                                !report.sides.front().draws.follows;
+  if (off.empty() && healthy.size() == 2 && !(report.sides[0].claimed == report.sides[1].claimed)) {
+    return absl::StrCat(
+        "No side is off, but they speak of different distributions: the behaviour side's log-probs "
+        "are of ",
+        SettingsText(report.sides[0].claimed), ", the proximal side's of ",
+        SettingsText(report.sides[1].claimed),
+        ". That is the gap: have both engines return log-probs of the same.");
+  }
   if (off.empty() && otherwise_drawn) {
     return "Both sides say what the model says, but the tokens were not drawn from what is "
            "claimed.";

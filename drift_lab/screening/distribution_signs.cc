@@ -25,16 +25,6 @@ using offpolicy::Interval;
 constexpr int64_t kLeastDistributionTokens = 200;
 constexpr double kLeastLoss = 0.004;  // of retained mass; a cast or a kernel leaves less
 
-std::string ClaimedFilters(const SideClaims& side) {
-  std::vector<std::string> claims;
-  if (side.top_k.value_or(0) > 0) claims.push_back(absl::StrCat("top_k ", *side.top_k));
-  if (side.top_p.value_or(1) < 1) claims.push_back(absl::StrCat("top_p ", *side.top_p));
-  if (side.min_p.value_or(0) > 0) claims.push_back(absl::StrCat("min_p ", *side.min_p));
-  if (side.min_tokens.value_or(0) > 0)
-    claims.push_back(absl::StrCat("min_tokens ", *side.min_tokens));
-  return absl::StrJoin(claims, ", ");
-}
-
 // ---- truncation
 
 enum TruncationSums : size_t { kTokens, kLoss, kAbove, kBelow, kHeavy, kNumTruncation };
@@ -313,6 +303,16 @@ Sign DrawsByWeight(const Records& records, const TokenPairs& pairs, uint64_t see
 }
 
 }  // namespace
+
+std::string ClaimedFilters(const SideClaims& side) {
+  std::vector<std::string> claims;
+  if (side.top_k.value_or(0) > 0) claims.push_back(absl::StrCat("top_k ", *side.top_k));
+  if (side.top_p.value_or(1) < 1) claims.push_back(absl::StrCat("top_p ", *side.top_p));
+  if (side.min_p.value_or(0) > 0) claims.push_back(absl::StrCat("min_p ", *side.min_p));
+  if (side.min_tokens.value_or(0) > 0)
+    claims.push_back(absl::StrCat("min_tokens ", *side.min_tokens));
+  return absl::StrJoin(claims, ", ");
+}
 
 Sign TruncationSign(const Records& records, const TokenPairs& pairs, uint64_t seed) {
   Sign sign{.id = "truncation", .side = SignSide::kBehaviour, .statistic = "1 - mean w"};

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "drift_lab/records/records.h"
 #include "drift_lab/screening/sign.h"
 #include "drift_lab/screening/token_pairs.h"
 
 namespace tandem::drift {
+
+// What a side says of its filters and bans, as "top_k 20, top_p 0.9"; empty: none.
+std::string ClaimedFilters(const SideClaims& side);
 
 // Id: truncation. Whatever the two policies are, the mean of w = e^delta over the behaviour's draws
 // is 1 where the proximal policy puts its mass on tokens that can be drawn. It is the retained

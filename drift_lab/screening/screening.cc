@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -94,11 +95,23 @@ void AppendOutOfPlace(std::vector<Sign>& signs) {
   }
 }
 
+// Tokens that are left out change an entropy as a temperature does.
+void DoubtTemperature(Sign& sign) {
+  if (!sign.accuses) return;
+  sign.accuses = false;
+  sign.verdict = SignVerdict::kSuspected;
+  sign.false_alarm_rate = std::numeric_limits<double>::quiet_NaN();
+  sign.statement +=
+      " The tokens that one side leaves out do the same to a regression on entropies.";
+}
+
 void AppendComparisons(const Records& records, const TokenPairs& pairs, uint64_t seed,
                        std::vector<Sign>& signs) {
   signs.push_back(DrawsSign(records, pairs, seed));
   signs.push_back(TruncationSign(records, pairs, seed));
+  const bool truncated = signs.back().verdict == SignVerdict::kShown;
   signs.push_back(TemperatureSign(records, pairs, seed));
+  if (truncated && records.proximal_top.ids.empty()) DoubtTemperature(signs.back());
   Append(PatternSigns(records, pairs, seed), signs);
 }
 

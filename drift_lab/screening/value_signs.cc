@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "drift_lab/records/records.h"
+#include "drift_lab/screening/distribution_signs.h"
 
 namespace tandem::drift {
 namespace {
@@ -143,8 +144,19 @@ void AppendPositive(const TokenPairs& pairs, const SideValues& side, std::vector
   }
 }
 
+// What -inf of a drawn token means where the side claims `filters`. Two engines that apply one filter
+// differ at its edge, since rounding decides which tokens it keeps.
+std::string NoProbability(const std::string& filters) {
+  return filters.empty() ? ": a token of probability 0 is not drawn, so that this side bans or "
+                           "filters what the "
+                           "other draws, or has no value there."
+                         : absl::StrCat(": the filter that this side claims (", filters,
+                                        ") left them out, and the other side's did not.");
+}
+
 // Very low values: -inf, -9999 and the like.
-void AppendLow(const TokenPairs& pairs, const SideValues& side, std::vector<Sign>& signs) {
+void AppendLow(const TokenPairs& pairs, const SideValues& side, const SideClaims& claims,
+               std::vector<Sign>& signs) {
   std::vector<float>& values = *side.values;
   std::map<float, int64_t> lows;
   for (const float x : values) {
@@ -165,19 +177,18 @@ void AppendLow(const TokenPairs& pairs, const SideValues& side, std::vector<Sign
   };
   for (size_t m = 0; m < values.size(); ++m) count += is_low(m);
   const std::string where = WhereInRows(pairs, is_low);
+  const std::string filters = is_behaviour ? "" : ClaimedFilters(claims);
   const std::string what = absl::StrCat(side.name(), " is ", absl::StrFormat("%g", value), " at ",
                                         Of(common->second, pairs.num_tokens()), " drawn tokens");
   signs.push_back(ShownFault(
       "sentinel_values", side.side,
-      stands_for_none
-          ? absl::StrCat(what, where,
-                         std::isinf(value)
-                             ? ": a token of probability 0 is not drawn, so that this side bans or "
-                               "filters what the other draws, or has no value there."
-                             : ": a number that stands for \"no value\".")
-          : absl::StrCat(side.name(), " is below ", kNeverDrawn, " at ",
-                         Of(count, pairs.num_tokens()), " drawn tokens", where,
-                         ": such a token is never drawn.")));
+      stands_for_none ? absl::StrCat(what, where,
+                                     std::isinf(value) ? NoProbability(filters)
+                                                       : ": a number that stands for \"no value\".")
+                      : absl::StrCat(side.name(), " is below ", kNeverDrawn, " at ",
+                                     Of(count, pairs.num_tokens()), " drawn tokens", where,
+                                     ": such a token is never drawn.")));
+  signs.back().accuses = !(std::isinf(value) && !filters.empty() && !is_behaviour);
   std::vector<bool> out(values.size());
   for (size_t m = 0; m < values.size(); ++m) out[m] = is_low(m);
   for (size_t m = 0; m < values.size(); ++m) {
@@ -414,7 +425,10 @@ std::vector<Sign> ValueSigns(const Records& records, TokenPairs* pairs) {
   for (const SideValues& side : sides) {
     AppendMissing(records, *pairs, side, signs);
     AppendPositive(*pairs, side, signs);
-    AppendLow(*pairs, side, signs);
+    AppendLow(
+        *pairs, side,
+        side.side == SignSide::kBehaviour ? records.header.behaviour : records.header.proximal,
+        signs);
   }
   for (const SideValues& side : sides) AppendZeros(*pairs, side, signs);
   AppendEndToken(records, *pairs, signs);

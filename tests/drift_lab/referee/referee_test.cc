@@ -139,6 +139,21 @@ TEST_F(RefereeTest, NamesRawLogprobsWhereProcessedOnesAreClaimed) {
       << side.sentence;
 }
 
+TEST_F(RefereeTest, SaysThatTheSidesSpeakOfDifferentDistributions) {
+  records_.header.behaviour.temperature = 0.7;
+  records_.header.behaviour.logprobs = "raw";
+  records_.header.proximal.temperature = 0.7;
+  SetColumn(Column::kBehaviour, TrainerSays(config_, 1));
+  SetColumn(Column::kProximal, TrainerSays(config_, 1, 0.7));
+  const auto report =
+      RunReferee(records_, PairsOf(records_), options_, [](const std::string&, double) {});
+  ASSERT_THAT(report, IsOk());
+  EXPECT_EQ(report->sides.at(0).status, SideStatus::kSameNumbers);
+  EXPECT_EQ(report->sides.at(1).status, SideStatus::kSameNumbers);
+  EXPECT_TRUE(report->headline.starts_with("No side is off, but they speak of different "))
+      << report->headline;
+}
+
 TEST_F(RefereeTest, NamesTheWeightsOfTheSecondDirectory) {
   options_.weights = other_.path();
   const SideReport side = JudgeBehaviour(TrainerSays(config_, 2));

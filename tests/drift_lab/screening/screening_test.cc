@@ -98,6 +98,14 @@ TEST(Screen, NamesATemperatureFromTopTokensAndFromEntropy) {
   }
 }
 
+TEST(Screen, SuspectsATemperatureAtMostWhereTokensAreLeftOut) {
+  const Screening screening =
+      Screen(MakeRecords({.rows = 200, .temperature = 0.8, .top_k = 4, .entropies = true}), 1);
+  EXPECT_TRUE(SignOf(screening, "truncation").accuses);
+  const Sign sign = SignOf(screening, "temperature");
+  EXPECT_FALSE(sign.accuses) << sign.statement;
+}
+
 TEST(Screen, TakesNeitherACapOnLogitsForATemperatureNorFarPoliciesForAFilter) {
   // A cap of 2.5 on the log-probs of one side bends them, which a temperature does not.
   Records capped = MakeRecords({.rows = 200, .top = true});

@@ -78,6 +78,16 @@ TEST(ValueSigns, FindOnesMinusInfinityAndNullsThatBecameZeros) {
   }
 }
 
+TEST(ValueSigns, DoNotTakeTheEdgeOfADeclaredFilterForAFault) {
+  Records records = MakeRecords();
+  ChangeRows(records, Column::kProximal, [](int64_t row, std::vector<float>& values) {
+    if (row % 8 == 0) values[6] = -INFINITY;
+  });
+  EXPECT_EQ(Accused(records), Ids{"sentinel_values"});
+  records.header.proximal.top_p = 0.9;
+  EXPECT_EQ(Accused(records), Ids{});
+}
+
 TEST(ValueSigns, FindAnEndTokenThatWasFilledInWithZero) {
   Records records = MakeRecords();
   ChangeRows(records, Column::kBehaviour,
