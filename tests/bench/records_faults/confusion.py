@@ -16,18 +16,34 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CASES = ROOT / "runs/faults/cases"
 
-# class of truth.json -> names that the lab may give it. To be filled by whoever knows the lab's names.
-# A name stands in one list only where it says one thing; "healthy" lists the words for "nothing is wrong".
+# class of truth.json -> the names of the lab (signs of the screening, causes of the referee) that say it.
 ACCEPTED: dict[str, list[str]] = {
     "healthy": [],
-    "shift": [], "synthetic_end": [], "missing_end": [], "sentinel": [], "non_finite": [], "log_base": [], "rounding": [],
-    "rows_permuted": [], "prompt_included": [], "padding_side": [], "sign": [],
-    "temperature": [], "raw_recorded": [], "top_k": [], "top_p": [], "min_p": [], "repetition_penalty": [],
-    "frequency_penalty": [], "presence_penalty": [], "min_tokens": [], "draws": [],
-    "rope_theta": [], "rope_position": [], "norm_eps": [], "attention_window": [], "attention_sinks": [], "softcap": [],
-    "head_stale": [], "tensors_stale": [], "weights_late": [], "lora": [], "weight_quantisation": [], "kv_quantisation": [],
-    "logits_precision": [], "softmax_precision": [], "attention_precision": [], "bos": [], "prompt": [], "context_truncated": [],
-    "weight_noise": [], "combination": [],
+    "shift": ["shift"], "synthetic_end": ["last_value_zero", "end_token"],
+    "missing_end": ["missing_values", "end_token", "stop_tokens"],
+    "sentinel": ["sentinel_values", "zero_values", "missing_values"], "non_finite": ["nan_values", "missing_values"],
+    "log_base": ["log_base", "probabilities"], "rounding": ["rounding"], "rows_permuted": ["other_rows"],
+    "prompt_included": ["prompt_shift"], "padding_side": ["padding_shift", "some_rows"], "sign": ["negated"],
+    "temperature": ["temperature"], "raw_recorded": ["raw_logprobs", "draws"],
+    "top_k": ["top_k", "truncation"], "top_p": ["top_p", "truncation"], "min_p": ["min_p", "truncation"],
+    "repetition_penalty": ["repetition_penalty"], "frequency_penalty": ["frequency_penalty"],
+    "presence_penalty": ["presence_penalty"], "min_tokens": ["end_token_ban"], "draws": ["draws", "temperature"],
+    "rope_theta": ["rope_theta", "rope_scaling"], "rope_position": ["position_offset", "position"], "norm_eps": ["rms_norm_eps"],
+    "attention_window": ["attention_window", "position"], "attention_sinks": ["attention_sinks"], "softcap": ["logit_softcap"],
+    "head_stale": ["lm_head", "part_of_other_weights"], "tensors_stale": ["part_of_other_weights"],
+    "weights_late": ["other_weights", "other_weights_scaled"], "lora": ["other_weights", "other_weights_scaled"],
+    "weight_noise": [],
+    "weight_quantisation": ["quantised_weights"], "kv_quantisation": ["quantised_kv"],
+    "logits_precision": [], "softmax_precision": ["rounding"], "attention_precision": [],
+    "bos": ["prompt", "first_token"], "prompt": ["prompt", "first_token"], "context_truncated": ["prompt"],
+}
+
+# A case with two faults: any of both may be named.
+COMBINATIONS: dict[str, list[str]] = {
+    "stale_and_decimals": ["rounding", "other_weights", "other_weights_scaled"],
+    "shift_and_log2": ["shift", "log_base", "missing_values"],
+    "int8_and_bf16_stored": ["rounding", "quantised_weights"],
+    "temperature_and_bf16": ["temperature", "rounding"],
 }
 
 # Coarser: classes of one group are told from other groups, not from each other.
@@ -43,10 +59,7 @@ GROUPS: dict[str, list[str]] = {
     "context": ["bos", "prompt", "context_truncated"],
 }
 
-# Names with which the lab says that it cannot tell. To be filled as well.
-ABSTAINED: list[str] = []
-
-OUTCOMES = ("named right", "right class", "abstained", "wrong", "not filled", "failed")
+OUTCOMES = ("named right", "right class", "abstained", "wrong", "failed")
 
 
 def ask(tandem: str, case: pathlib.Path, model: str | None, weights: str | None, timeout: float) -> dict[str, Any] | None:
@@ -62,40 +75,37 @@ def ask(tandem: str, case: pathlib.Path, model: str | None, weights: str | None,
         return None
 
 
-def names_of(answer: Any) -> list[str]:
-    """What the answer names: causes first, then the signs that accuse, then the verdict as a whole.
+def names_of(answer: dict[str, Any]) -> list[str]:
+    """What the answer names with confidence: the signs that accuse, the causes of a side that the referee names or leaves
+    between, and what the draws were found to have been drawn with. Sizes, suspicions and "unknown" name nothing."""
+    names = [sign["sign"] for sign in answer["signs"] if sign["accuses"]]
+    for side in answer.get("referee", {}).get("sides", []):
+        if side["status"] in ("named", "one_of"):
+            names += [name for cause in side["causes"] for name in cause["cause"].split("+")]
+        draws = side.get("draws", {"follow_claims": True})
+        names += [] if draws["follow_claims"] else draws["causes"]
+    return names
 
-    Written from the shape of the answer only; whoever fills ACCEPTED corrects it where the names stand elsewhere.
-    """
-    if not isinstance(answer, dict):
-        return []
-    causes = [cause if isinstance(cause, str) else cause.get("cause", cause.get("name", "")) for cause in answer.get("causes", [])]
-    signs = [sign["sign"] for sign in answer.get("signs", []) if sign.get("accuses")]
-    return [name for name in [*causes, *signs, answer.get("verdict", "")] if name]
 
-
-def outcome_of(kind: str, names: list[str]) -> str:
+def outcome_of(truth: dict[str, Any], names: list[str]) -> str:
     """The rule.
 
-    named right: the first name that is not an abstention is accepted for the class.
-    right class: it is accepted for another class of the same group.
-    abstained:   there is no other name than abstentions, where there is something to name.
-    wrong:       anything else, also a fault named in a healthy capture and "healthy" said of a fault.
-    not filled:  ACCEPTED has no names for the class yet.
-    A combination is named right where two names are accepted for classes of a group, whichever they are.
+    named right: a name is accepted for the case's class, and every other name at least for its group; of a healthy case, none.
+    right class: every name is accepted for another class of the same group.
+    abstained:   nothing is named, where there is something to name.
+    wrong:       a name of another group, or any name in a healthy case.
     """
-    if kind != "combination" and not ACCEPTED[kind]:
-        return "not filled"
-    said = [name for name in names if name not in ABSTAINED]
-    if not said:
+    kind = truth["class"]
+    if kind == "healthy":
+        return "wrong" if names else "named right"
+    if not names:
         return "abstained"
-    classes = [c for name in said for c, accepted in ACCEPTED.items() if name in accepted]
-    if kind == "combination":
-        return "named right" if len(set(classes)) > 1 else "right class" if classes and classes[0] != "healthy" else "wrong"
-    if said[0] in ACCEPTED[kind]:
-        return "named right"
+    accepted = COMBINATIONS[truth["name"]] if kind == "combination" else ACCEPTED[kind]
     group = next((members for members in GROUPS.values() if kind in members), [])
-    return "right class" if any(said[0] in ACCEPTED[member] for member in group) else "wrong"
+    near = {name for member in group for name in ACCEPTED[member]} | set(accepted)
+    if not near.issuperset(names):
+        return "wrong"
+    return "named right" if set(accepted) & set(names) else "right class"
 
 
 def main() -> None:
@@ -116,8 +126,8 @@ def main() -> None:
             with_model = way == "model"
             answer = ask(arguments.tandem, case, truth["model_dir"] if with_model else None,
                          truth.get("weights_dir") if with_model else None, arguments.timeout)
-            names = names_of(answer)
-            outcome = "failed" if answer is None else outcome_of(truth["class"], names)
+            names = names_of(answer) if answer is not None else []
+            outcome = "failed" if answer is None else outcome_of(truth, names)
             counts[way][outcome] += 1
             cells += [", ".join(names[:3]) or "-", outcome]
         print("| " + " | ".join(cells) + " |", flush=True)
