@@ -172,7 +172,7 @@ void AddDriftCompareCommand(CLI::App& drift, Action& chosen) {
   AddNonNegative(sub, "--top-k", sampling.top_k, "of sampling; 0: off");
   AddShare(sub, "--top-p", sampling.top_p, "of sampling; 1: off");
   AddPositive(sub, "--max-new-tokens", sampling.max_new_tokens, "of each completion");
-  AddPositive(sub, "--completions", sampling.num_completions, "of each prompt");
+  AddPositive(sub, "-n,--group-size", sampling.num_completions, "completions of each prompt");
   AddChoice(sub, "--logprobs", flags->logprobs, {"processed", "raw"},
             "what A records: of the distribution that it drew from, or of the untouched logits");
   sub->add_option("--seed", sampling.seed, "of draws, samples and intervals")
@@ -188,7 +188,8 @@ void AddDriftCompareCommand(CLI::App& drift, Action& chosen) {
       "The verdict is that of `tandem drift why RECORDS --model DIR`.\n"
       "Exit code 0: there is a verdict. 2: flags, or an engine that is not installed. 3: model, "
       "prompts or\n"
-      "what an engine does not take. 9: an engine ended by itself (its log is shown).",
+      "what an engine does not take. 9: an engine ended by itself (its log is shown). 1: an engine "
+      "failed\ninside a request.",
       "tandem drift compare --a vllm --b transformers --model MODEL --prompts FILE");
   SetAction(*sub, chosen, [flags] { return ExitAfterCapture(RunCompareCommand(*flags)); });
 }

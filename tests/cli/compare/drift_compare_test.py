@@ -47,7 +47,7 @@ def fake(tmp_path, prompts):
 
 def test_tandem_against_transformers_agrees_to_the_last_digits(tmp_path, prompts):
     done = compare(tmp_path, "--a", "tandem:fp32", "--b", "transformers:fp32", "--prompts", prompts, "--max-new-tokens", 6,
-                   "--completions", 2, "--temperature", 0.8, "--records-only", "--json", "--html", tmp_path / "page.html")
+                   "--group-size", 2, "--temperature", 0.8, "--records-only", "--json", "--html", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
     header, rows = read(tmp_path)
     assert header["behaviour"]["engine"] == "tandem" and header["proximal"]["engine"] == "transformers"
