@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -80,13 +82,22 @@ struct Pipes {
   }
 };
 
-// The child's own variables come first, because getenv finds the first of two equal names.
+// The child's own variables, and those of this process that it does not replace. Of two equal names
+// getenv finds the first and a shell the last.
 std::vector<char*> VariablesOf(const ChildSpec& spec) {
   std::vector<char*> variables;
   for (const std::string& variable : spec.environment) {
     variables.push_back(const_cast<char*>(variable.c_str()));
   }
-  for (char** own = environ; *own != nullptr; ++own) variables.push_back(*own);
+  const auto is_replaced = [&](const std::string_view own) {
+    const std::string_view name = own.substr(0, own.find('=') + 1);
+    return std::ranges::any_of(spec.environment, [&](const std::string& variable) {
+      return std::string_view(variable).starts_with(name);
+    });
+  };
+  for (char** own = environ; *own != nullptr; ++own) {
+    if (!is_replaced(*own)) variables.push_back(*own);
+  }
   variables.push_back(nullptr);
   return variables;
 }

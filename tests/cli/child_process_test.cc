@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -56,6 +57,18 @@ TEST(ChildProcessTest, ReportsAnExitCodeAndKeepsItsLog) {
   EXPECT_EQ(end.ToString(), "exit code 7");
   EXPECT_THAT(LastLines(dir / "child.log", 5), ElementsAre("one", "two"));
   EXPECT_THAT(LastLines(dir / "child.log", 1), ElementsAre("two"));
+}
+
+TEST(ChildProcessTest, ReplacesAVariableOfThisProcessByItsOwn) {
+  const TempDir dir;
+  setenv("TANDEM_CHILD_TEST", "inherited", 1);
+  ChildSpec spec = Shell("env | grep TANDEM_CHILD_TEST", dir);
+  spec.environment = {"TANDEM_CHILD_TEST=own"};
+  auto child = ChildProcess::Start(spec);
+  unsetenv("TANDEM_CHILD_TEST");
+  ASSERT_THAT(child, IsOk());
+  WaitForEnd(**child);
+  EXPECT_THAT(LastLines(dir / "child.log", 5), ElementsAre("TANDEM_CHILD_TEST=own"));
 }
 
 TEST(ChildProcessTest, KnowsWhereItsPartOfAnOlderLogBegins) {
