@@ -235,15 +235,16 @@ TEST_F(ForeignServerTest, AServerThatADeadTrainerLeftPausedGoesOn) {
 
 TEST_F(ForeignServerTest, ACallThatNobodyWaitsForEnds) {
   ASSERT_THAT(Push(1), IsOk());
-  std::latch began(1), goes_on(1);
-  vllm_.set_during_group([&]() -> std::string {
-    began.count_down();
-    goes_on.wait();
+  // Shared, because the server's thread still waits when the test has ended.
+  const auto began = std::make_shared<std::latch>(1), goes_on = std::make_shared<std::latch>(1);
+  vllm_.set_during_group([began, goes_on]() -> std::string {
+    began->count_down();
+    goes_on->wait();
     return "stop";
   });
-  EXPECT_THAT(server_->Generate(Group(), [&] { return began.try_wait(); }),
+  EXPECT_THAT(server_->Generate(Group(), [&] { return began->try_wait(); }),
               FailsWith(absl::StatusCode::kCancelled, ""));
-  goes_on.count_down();
+  goes_on->count_down();
 }
 
 TEST_F(ForeignServerTest, AServerThatKeepsPrefixesOfOtherWeightsHasNoKnownWeights) {
