@@ -61,7 +61,8 @@ class ComparedEngine {
   virtual absl::StatusOr<std::vector<DrawnCompletion>> Sample(
       const std::vector<std::vector<int32_t>>& prompts, const EngineSampling& sampling) = 0;
 
-  // Of each row given as a finished text; logits are divided by `temperature`. Errors as Sample.
+  // The log-probs of each row's finished sequence; logits are divided by `temperature`. Errors as
+  // Sample.
   virtual absl::StatusOr<std::vector<RowScore>> Score(const std::vector<RowToScore>& rows,
                                                       double temperature) = 0;
 

@@ -83,7 +83,7 @@ bool ReadFloat(const ordered_json& value, float* number) {
   return value == "NaN";
 }
 
-// Of `size` elements; empty where the field is absent and not `required`.
+// A list of `size` elements; empty where the field is absent and not `required`.
 absl::StatusOr<std::vector<float>> FloatsOf(const ordered_json& object, const char* name,
                                             size_t size, bool required) {
   std::vector<float> numbers;

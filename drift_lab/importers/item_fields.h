@@ -29,7 +29,7 @@ std::string Described(const nlohmann::json& value);
 std::optional<int32_t> IdIn(const nlohmann::json& value);
 
 absl::StatusOr<std::vector<int32_t>> ReadIds(const nlohmann::json& value, std::string_view field);
-// Of 0 and 1, true and false, or 0.0 and 1.0.
+// A list of 0 and 1, of true and false, or of 0.0 and 1.0.
 absl::StatusOr<std::vector<uint8_t>> ReadMask(const nlohmann::json& value, std::string_view field);
 // kNoValue for null.
 absl::StatusOr<std::vector<float>> ReadFloats(const nlohmann::json& value, std::string_view field);

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace tandem::drift {
 
@@ -28,6 +30,26 @@ std::string WithBounds(const offpolicy::Interval& interval, int digits) {
 std::string Percent(double share) {
   if (!std::isfinite(share)) return "-";
   return absl::StrFormat("%.1f", std::abs(share) < 5e-4 ? 0.0 : 100 * share);  // no "-0.0"
+}
+
+std::string WrapText(const std::string& text, size_t begun, size_t indent) {
+  constexpr size_t kLineWidth = 100;
+  std::string out;
+  size_t column = begun;
+  bool first = true;
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    if (!first && column + 1 + word.size() > kLineWidth) {
+      absl::StrAppend(&out, "\n", std::string(indent, ' '));
+      column = indent;
+    } else if (!first) {
+      out += ' ';
+      ++column;
+    }
+    absl::StrAppend(&out, word);
+    column += word.size();
+    first = false;
+  }
+  return out;
 }
 
 std::string OpeningText(const std::string& path, const offpolicy::Capture& capture) {

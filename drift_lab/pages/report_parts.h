@@ -1,7 +1,8 @@
 // What the reports of the lab share: numbers and intervals in JSON (nine significant digits, null
-// for NaN) and in tables ("-" for NaN), and the opening lines. Pure.
+// for NaN) and in tables ("-" for NaN), lines that fit, and the opening lines. Pure.
 #pragma once
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -22,6 +23,10 @@ nlohmann::ordered_json ToJson(const offpolicy::Interval& interval);
 std::string NumberText(double value, int digits = 3);
 std::string WithBounds(const offpolicy::Interval& interval, int digits = 3);
 std::string Percent(double share);  // one decimal, without a percent sign
+
+// Breaks `text` into lines of at most 100 columns. The first begins at column `begun`, the others are
+// indented by `indent`.
+std::string WrapText(const std::string& text, size_t begun, size_t indent);
 
 // The first lines of a table: a warning if faults were injected, and the capture's size.
 std::string OpeningText(const std::string& path, const offpolicy::Capture& capture);

@@ -5,35 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "drift_lab/pages/report_parts.h"
 
 namespace tandem::drift {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr size_t kScreenWidth = 100;
-
-// Breaks `text` into lines that fit; the first begins at column `begun`, the others at `indent`.
-std::string WrapSentence(const std::string& text, size_t begun, size_t indent) {
-  std::string out;
-  size_t column = begun;
-  bool first = true;
-  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
-    if (!first && column + 1 + word.size() > kScreenWidth) {
-      absl::StrAppend(&out, "\n", std::string(indent, ' '));
-      column = indent;
-    } else if (!first) {
-      out += ' ';
-      ++column;
-    }
-    absl::StrAppend(&out, word);
-    column += word.size();
-    first = false;
-  }
-  return out;
-}
 
 void AppendEffect(const TrainingEffect& effect, std::string& out) {
   if (effect.num_tokens == 0) return;
@@ -78,10 +55,10 @@ void AppendSigns(const Screening& screening, std::string& out) {
     const std::string side = sign.side == SignSide::kUnknown ? "" : SignSideName(sign.side);
     const std::string verdict = sign.accuses ? "SHOWN" : Words(SignVerdictName(sign.verdict));
     absl::StrAppendFormat(&out, "  %-16s %-13s ", sign.id, verdict);
-    absl::StrAppend(&out, WrapSentence(sign.statement, kIndent, kIndent), "\n");
+    absl::StrAppend(&out, WrapText(sign.statement, kIndent, kIndent), "\n");
     if (sign.accuses && !sign.command.empty()) {
       absl::StrAppend(&out, std::string(kIndent, ' '),
-                      WrapSentence("-> " + sign.command, kIndent, kIndent + 3), "\n");
+                      WrapText("-> " + sign.command, kIndent, kIndent + 3), "\n");
     }
   }
 }
@@ -125,15 +102,14 @@ ordered_json EffectJson(const TrainingEffect& effect) {
 }  // namespace
 
 std::string ScreeningTable(const Screening& screening) {
-  std::string out = absl::StrCat(WrapSentence(screening.headline, 0, 0), "\n");
+  std::string out = absl::StrCat(WrapText(screening.headline, 0, 0), "\n");
   if (!screening.command.empty())
-    absl::StrAppend(&out, "\nwhat to do\n  ", WrapSentence(screening.command, 2, 2), "\n");
+    absl::StrAppend(&out, "\nwhat to do\n  ", WrapText(screening.command, 2, 2), "\n");
   absl::StrAppendFormat(
       &out, "\n%s: %d rows, %d tokens, %d drawn, %d of them with log-probs of both sides\n",
       screening.path, screening.num_rows, screening.num_tokens, screening.num_drawn,
       screening.effect.num_tokens);
-  for (const std::string& note : screening.notes)
-    absl::StrAppend(&out, WrapSentence(note, 0, 0), "\n");
+  for (const std::string& note : screening.notes) absl::StrAppend(&out, WrapText(note, 0, 0), "\n");
   AppendEffect(screening.effect, out);
   AppendSigns(screening, out);
   absl::StrAppendFormat(&out,

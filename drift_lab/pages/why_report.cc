@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "drift_lab/pages/report_parts.h"
 
@@ -16,29 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kLineWidth = 100;
 constexpr double kAblationShare = 0.85;  // of the time; only the progress display depends on it
-
-// Breaks `text` into lines of at most kLineWidth. The first begins at column `begun`; the others
-// are indented by `indent`.
-std::string Wrap(const std::string& text, size_t begun, size_t indent) {
-  std::string out;
-  size_t column = begun;
-  bool first = true;
-  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
-    if (!first && column + 1 + word.size() > kLineWidth) {
-      absl::StrAppend(&out, "\n", std::string(indent, ' '));
-      column = indent;
-    } else if (!first) {
-      out += ' ';
-      ++column;
-    }
-    absl::StrAppend(&out, word);
-    column += word.size();
-    first = false;
-  }
-  return out;
-}
 
 // Experiments that ask for the same action share a line.
 void AppendToDo(const Why& why, std::string& out) {
@@ -60,7 +37,7 @@ void AppendToDo(const Why& why, std::string& out) {
   if (!lines.empty()) absl::StrAppend(&out, "\nwhat to do\n");
   for (const auto& [who, what] : lines) {
     const std::string head = absl::StrCat("  ", who, ": ");
-    absl::StrAppend(&out, head, Wrap(what, head.size(), 4), "\n");
+    absl::StrAppend(&out, head, WrapText(what, head.size(), 4), "\n");
   }
 }
 
@@ -71,8 +48,8 @@ void AppendExperiments(const Why& why, Ratio ratio, std::string& out) {
     absl::StrAppendFormat(&out, "  %-16s %-11s ", e.name, std::string(FindingName(e.finding)));
     if (2 + std::max<size_t>(e.name.size(), 16) + 13 > kIndent)
       out += "\n" + std::string(kIndent, ' ');
-    absl::StrAppend(&out, Wrap(e.compared, kIndent, kIndent), "\n", std::string(kIndent, ' '),
-                    Wrap("-> " + e.result, kIndent, kIndent + 3), "\n");
+    absl::StrAppend(&out, WrapText(e.compared, kIndent, kIndent), "\n", std::string(kIndent, ' '),
+                    WrapText("-> " + e.result, kIndent, kIndent + 3), "\n");
   }
 }
 

@@ -339,7 +339,7 @@ absl::Status Judge::TryParts(Side& side, SideReport& report) {
   return TrySuspects(side, joined, report);
 }
 
-// Of the best rounding of weights, whether the embedding and the head are rounded as well.
+// Tries whether the best rounding of weights rounds the embedding and the head as well.
 absl::Status Judge::TryEmbedding(Side& side, SideReport& report) {
   const Candidate* best = nullptr;
   for (const Candidate& candidate : side.candidates) {
@@ -362,7 +362,7 @@ absl::Status Judge::Verify(Side& side, SideReport& report) {
   std::vector<std::string> causes;
   for (Candidate& candidate : side.candidates) {
     if (verified.size() >= 3 || candidate.found.share.value < 0.05) break;
-    // Of the best cause a second strength is looked at as well.
+    // A second strength is looked at only for the best cause.
     const auto same_cause = std::count(causes.begin(), causes.end(), candidate.cause);
     if (same_cause >= (causes.empty() || causes.front() != candidate.cause ? 1 : 2)) continue;
     progress_(absl::StrCat("on other rows: ", candidate.text), 0.96);

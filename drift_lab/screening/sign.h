@@ -39,7 +39,7 @@ struct Sign {
   std::string statement;  // one full sentence with its evidence
 
   std::string statistic;  // what `value` is; empty: there is no number
-  // Of the statistic, with an interval where there is one; NaN where it was not computed.
+  // The statistic's value, with an interval where there is one; NaN where it was not computed.
   offpolicy::Interval value{.value = std::numeric_limits<double>::quiet_NaN()};
   double p_value = std::numeric_limits<double>::quiet_NaN();
   // An upper bound of the chance that a healthy record shows this. NaN unless shown.

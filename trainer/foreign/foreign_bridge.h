@@ -29,7 +29,7 @@ class ForeignBridge {
   // Makes `caller` reach the servers here. Call it before the caller is copied.
   void RouteTo(rpc::Caller* caller) const;
 
-  // Of all servers, since the last call.
+  // The deliveries to all servers since the last call.
   std::vector<ForeignDelivery> TakeDeliveries();
 
  private:

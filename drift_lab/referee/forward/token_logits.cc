@@ -236,12 +236,4 @@ TokenScore ScoreToken(const TokenLogits& logits, const SamplerSettings& settings
   return score;
 }
 
-double MassLeftOut(const TokenLogits& logits, const SamplerSettings& settings) {
-  std::vector<Entry> entries = EntriesOf(logits, settings);
-  for (Entry& entry : entries) entry.logit /= settings.temperature;
-  const double full = LogSum(entries);
-  Filter(entries, settings);
-  return std::max(0.0, 1 - std::exp(LogSum(entries) - full));
-}
-
 }  // namespace tandem::drift

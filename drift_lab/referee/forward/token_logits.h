@@ -54,7 +54,4 @@ TokenLogits ReduceLogits(std::span<const float> logits, int32_t token,
 
 TokenScore ScoreToken(const TokenLogits& logits, const SamplerSettings& settings);
 
-// The mass of the distribution that `settings` would leave out by its filters, before they act.
-double MassLeftOut(const TokenLogits& logits, const SamplerSettings& settings);
-
 }  // namespace tandem::drift
