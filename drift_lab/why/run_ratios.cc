@@ -112,8 +112,8 @@ absl::StatusOr<WhyTarget> FindCapture(const std::string& path) {
   if (!IsRun(directory)) {
     return NotFound(path,
                     ": neither a run directory (metrics.jsonl, run.json) "
-                    "nor a capture (manifest.json); name runs/NAME or "
-                    "runs/NAME/captures/step_N");
+                    "nor a capture (manifest.json) nor a records file (docs/records.md); name "
+                    "runs/NAME, runs/NAME/captures/step_N or FILE.jsonl");
   }
   const int64_t newest = NewestCapture(directory);
   if (newest < 0) {

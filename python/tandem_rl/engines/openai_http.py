@@ -48,8 +48,10 @@ class HttpEngine:
         except urllib.error.HTTPError as error:
             said = error.read().decode("utf-8", "replace")[:400]
             raise Refused("invalid" if error.code < 500 else "failed", f"{self._url}{path}: HTTP {error.code}: {said}") from None
-        except (OSError, ValueError) as error:
-            raise Refused("failed", f"{self._url}{path}: {error}") from None
+        except OSError as error:
+            raise Refused("failed", f"{self._url}{path} does not answer ({error}): start the server, or correct the URL") from None
+        except ValueError as error:
+            raise Refused("failed", f"{self._url}{path} answers with something that is not JSON: {error}") from None
 
     def info(self) -> Info:
         can = ["sample"] if self._server == "llama_cpp" else ["sample", "score"]
