@@ -145,6 +145,8 @@ class Comparison {
     header.eos_token_ids = plan_.eos_token_ids;
     const EngineSampling& sampling = plan_.sampling;
     header.behaviour = {.engine = a_.engine, .engine_version = a_.version, .dtype = a_.dtype};
+    header.behaviour.weights = plan_.weights_a;
+    header.proximal.weights = plan_.weights_b;
     header.behaviour.logprobs = sampling.raw ? "raw" : "processed";
     header.behaviour.temperature = sampling.temperature;
     header.behaviour.top_p = sampling.top_p;

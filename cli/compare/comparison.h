@@ -17,6 +17,7 @@ namespace tandem::cli {
 
 struct ComparisonPlan {
   std::string model;                          // directory; version 0
+  std::string weights_a, weights_b;           // version 0 of one side, where it is not `model`
   std::vector<std::string> steps_of_weights;  // versions 1, 2, ... of both engines
   std::vector<std::vector<int32_t>> prompts;  // drawn from in every version
   std::vector<int32_t> eos_token_ids;

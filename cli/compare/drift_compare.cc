@@ -71,13 +71,13 @@ int64_t CapacityFor(const ComparisonPlan& plan) {
 
 EngineStarter StarterOf(const Side& side, const ComparisonPlan& plan, const std::string& log_path,
                         const StopSignal& stop) {
+  const std::string& model = side.spec.model.empty() ? plan.model : side.spec.model;
   if (side.spec.name == "tandem") {
-    return [&] { return StartTandemEngine(side.spec, plan.model, CapacityFor(plan)); };
+    return [&] { return StartTandemEngine(side.spec, model, CapacityFor(plan)); };
   }
   return [&, log_path] {
     return StartEngineProcess(
-        {.spec = side.spec, .python = side.python, .model = plan.model, .log_path = log_path},
-        [&stop] {
+        {.spec = side.spec, .python = side.python, .model = model, .log_path = log_path}, [&stop] {
           return stop.Requested() ? trainer::WithExitCode(absl::CancelledError("stopped"),
                                                           ExitCodeOfSignal(stop.signal()))
                                   : absl::OkStatus();
@@ -85,13 +85,20 @@ EngineStarter StarterOf(const Side& side, const ComparisonPlan& plan, const std:
   };
 }
 
-absl::StatusOr<ComparisonPlan> PlanOf(const CompareFlags& flags) {
-  ComparisonPlan plan = {
-      .model = flags.model, .steps_of_weights = flags.steps_of_weights, .sampling = flags.sampling};
+absl::StatusOr<ComparisonPlan> PlanOf(const CompareFlags& flags, const EngineSpec& a,
+                                      const EngineSpec& b) {
+  ComparisonPlan plan = {.model = flags.model,
+                         .weights_a = a.model,
+                         .weights_b = b.model,
+                         .steps_of_weights = flags.steps_of_weights,
+                         .sampling = flags.sampling};
   plan.sampling.raw = flags.logprobs == "raw";
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   for (const std::string& directory : flags.steps_of_weights) {
     TANDEM_RETURN_IF_ERROR(CheckModelDirectory(directory));
+  }
+  for (const std::string& directory : {plan.weights_a, plan.weights_b}) {
+    if (!directory.empty()) TANDEM_RETURN_IF_ERROR(CheckModelDirectory(directory));
   }
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
   plan.eos_token_ids = config.eos_token_ids;
@@ -120,7 +127,7 @@ absl::StatusOr<int> RunCompareCommand(const CompareFlags& flags) {
   if (!a.ok()) return AsUsageError(a.status());
   absl::StatusOr<Side> b = ParseSide(flags.b, flags.python_b);
   if (!b.ok()) return AsUsageError(b.status());
-  TANDEM_ASSIGN_OR_RETURN(const ComparisonPlan plan, PlanOf(flags));
+  TANDEM_ASSIGN_OR_RETURN(const ComparisonPlan plan, PlanOf(flags, a->spec, b->spec));
   ComparisonResult result;
   {
     const StopSignal stop;
@@ -147,7 +154,8 @@ void AddEngineOptions(CLI::App* sub, CompareFlags& flags) {
          "the engine that samples: tandem[:fp32|bf16][:exact], "
          "transformers[:fp32|bf16][:eager],\n"
          "vllm[:bf16], llama_cpp[:f16|q8_0|q4_K], http://HOST:PORT; :NAME=VALUE are options "
-         "of its adapter")
+         "of its adapter,\n"
+         ":model=DIR is a model of this side alone")
       ->required();
   sub->add_option("--b", flags.b, "the engine that scores, in the trainer's place")->required();
   sub->add_option("--model", flags.model, "Hugging Face directory")->required();

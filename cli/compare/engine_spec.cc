@@ -36,10 +36,14 @@ const std::vector<KnownEngine>& KnownEngines() {
   return *kEngines;
 }
 
-// What stands after the dtype: "eager" of transformers, "exact" of tandem, or NAME=VALUE.
+// What stands after the dtype: "eager" of transformers, "exact" of tandem, model=DIR of both, or
+// NAME=VALUE of the adapter.
 absl::Status TakePart(std::string_view part, EngineSpec& spec) {
+  constexpr std::string_view kModel = "model=";
   if (spec.name == "tandem" && part == "exact") {
     spec.exact = true;
+  } else if (part.starts_with(kModel) && part.size() > kModel.size()) {
+    spec.model = part.substr(kModel.size());
   } else if (spec.name == "transformers" && (part == "eager" || part == "sdpa")) {
     spec.options.push_back("attn=" + std::string(part));
   } else if (spec.name != "tandem" && part.find('=') != std::string_view::npos) {

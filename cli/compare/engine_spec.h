@@ -15,11 +15,13 @@ struct EngineSpec {
   std::string name;                  // "tandem", "transformers", "vllm", "llama_cpp", "openai_http"
   std::string dtype;                 // "" where none is given
   bool exact = false;                // tandem only: numerics exact
+  std::string model;                 // directory of this side alone; "" where none is given
   std::vector<std::string> options;  // "NAME=VALUE", for the adapter
 };
 
 // "tandem", "tandem:bf16", "tandem:exact", "transformers:fp32:eager", "vllm:bf16",
-// "llama_cpp:q8_0", "vllm:bf16:max_model_len=256", "http://127.0.0.1:8000" (vLLM's form), "sglang+http://...".
+// "llama_cpp:q8_0", "vllm:bf16:max_model_len=256", "vllm:model=DIR", "http://127.0.0.1:8000" (vLLM's
+// form), "sglang+http://...".
 //   INVALID_ARGUMENT  no such engine (the message lists them), a dtype that it does not have, a part
 //                     that is no option
 absl::StatusOr<EngineSpec> ParseEngineSpec(std::string_view text);

@@ -122,10 +122,11 @@ def fill(engine, missing, out, prompts, num_tokens):
     """Samples first, so that the engines after it can score; then scores whatever is there."""
     name, own = missing
     if not own.exists():
-        rows, seed = [], 1
+        # Several completions of a prompt at a time: transformers draws them as one batch.
+        rows, seed, n = [], 1, math.ceil(num_tokens / (len(prompts) * NEW_TOKENS))
         while sum(len(row["logprobs"]) for row in rows) < num_tokens:
-            rows += engine.sample(prompts, 1, 1000 * seed)
-            seed += 1
+            rows += engine.sample(prompts, n, 1000 * seed)
+            seed, n = seed + 1, 1
         write_lines(own, rows)
     for other in sorted(out.glob("*.jsonl")):
         target = out / f"{other.stem}--{name}.jsonl"

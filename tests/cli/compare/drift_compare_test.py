@@ -108,6 +108,17 @@ def test_steps_of_weights_become_versions_and_steps(tmp_path, fake):
     assert all(row["proximal_version"] == row["step"] for row in rows)
 
 
+def test_one_side_may_have_weights_of_its_own(tmp_path, fake):
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in MODEL.iterdir():
+        (other / file.name).symlink_to(file)
+    done = fake("vllm", f"vllm:model={other}")
+    assert done.returncode == 0, done.stderr
+    header = read(tmp_path)[0]
+    assert header["proximal"]["weights"] == str(other) and "weights" not in header["behaviour"]
+
+
 @pytest.mark.parametrize("a, b, code, said", [
     ("vllm:dies=1", "vllm", 9, "ended with exit code 7"),
     ("vllm:dies=1", "vllm", 9, "the last words of the engine"),
@@ -115,6 +126,7 @@ def test_steps_of_weights_become_versions_and_steps(tmp_path, fake):
     ("vllm", "vllm:refuses=score", 3, "this engine does not score"),
     ("vllm:raises=sample", "vllm", 1, "KeyError: 'logits'"),
     ("vlllm", "vllm", 2, "there is no engine `vlllm`"),
+    ("vllm", "vllm:model=/nowhere", 3, "/nowhere"),
     ("tandem:q8_0", "vllm", 2, "is not a dtype of it")])
 def test_what_goes_wrong_has_an_exit_code_and_a_reason(fake, a, b, code, said):
     done = fake(a, b)

@@ -21,6 +21,15 @@ TEST(EngineSpecTest, ReadsNameDtypeAndOptions) {
   EXPECT_THAT(spec->options, ElementsAre("max_model_len=256", "kv_gib=2"));
 }
 
+TEST(EngineSpecTest, TakesAModelOfOneSideFromEveryEngine) {
+  const auto spec = ParseEngineSpec("vllm:bf16:model=/models/late:kv_gib=2");
+  ASSERT_THAT(spec, IsOk());
+  EXPECT_EQ(spec->model, "/models/late");
+  EXPECT_THAT(spec->options, ElementsAre("kv_gib=2"));
+  EXPECT_EQ(ParseEngineSpec("tandem:bf16:model=late")->model, "late");
+  EXPECT_EQ(ParseEngineSpec("tandem")->model, "");
+}
+
 TEST(EngineSpecTest, HasShortWordsForAttentionAndExactNumerics) {
   EXPECT_THAT(ParseEngineSpec("transformers:bf16:eager")->options, ElementsAre("attn=eager"));
   const auto exact = ParseEngineSpec("tandem:exact");
