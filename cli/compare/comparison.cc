@@ -146,12 +146,12 @@ class Comparison {
     const EngineSampling& sampling = plan_.sampling;
     header.behaviour = {.engine = a_.engine, .engine_version = a_.version, .dtype = a_.dtype};
     header.behaviour.weights = plan_.weights_a;
-    header.proximal.weights = plan_.weights_b;
     header.behaviour.logprobs = sampling.raw ? "raw" : "processed";
     header.behaviour.temperature = sampling.temperature;
     header.behaviour.top_p = sampling.top_p;
     if (sampling.top_k > 0) header.behaviour.top_k = sampling.top_k;
     header.proximal = {.engine = b_.engine, .engine_version = b_.version, .dtype = b_.dtype};
+    header.proximal.weights = plan_.weights_b;
     header.proximal.policy = "proximal";
     header.proximal.temperature = sampling.temperature;
     return header;
