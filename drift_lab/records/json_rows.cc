@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <utility>
@@ -224,6 +225,10 @@ const std::map<std::string, std::string, std::less<>>& ForeignNames() {
   return *names;
 }
 
+bool IsIn(std::string_view name, std::initializer_list<std::string_view> list) {
+  return std::ranges::find(list, name) != list.end();
+}
+
 size_t FieldPlace(std::string_view name) {
   const auto found =
       std::ranges::find_if(kRowFields, [&](const RowField& field) { return name == field.name; });
@@ -238,7 +243,8 @@ absl::Status ReadField(RowReader& reader, std::array<bool, kRowFields.size()>& s
   if (place == kRowFields.size()) {
     return InvalidArgument(Printable(name), ": expected a field of docs/records.md, found another",
                            FieldSuggestion(name, RowFieldNames()),
-                           " (what is your own belongs into `extra`)");
+                           " (what is your own belongs into `extra`)",
+                           RightPlace(name, RowFieldNames()));
   }
   if (std::exchange(seen[place], true)) {
     return InvalidArgument(name, ": expected once in a row, found twice");
@@ -266,6 +272,42 @@ std::string FieldSuggestion(std::string_view name, const std::vector<std::string
     nearest = foreign->second;
   }
   return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
+}
+
+const char* RightPlace(std::string_view name, const std::vector<std::string>& names) {
+  const auto has = [&](const char* field) { return std::ranges::count(names, field) > 0; };
+  const bool is_row = has("token_ids"), is_header = has("tandem_capture");
+  if ((is_row || is_header) &&
+      IsIn(name, {"engine", "engine_version", "dtype", "weights", "temperature", "top_k", "top_p",
+                  "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
+                  "min_tokens", "policy"})) {
+    return "; it belongs into the header, in `behaviour` or `proximal`";
+  }
+  if (name == "policy" && has("temperature")) return "; only `proximal` has it";
+  if (is_header && name == "logprobs") {
+    return "; it belongs into `behaviour` or `proximal`, and is \"raw\" or \"processed\"";
+  }
+  if (!is_row) return "";
+  if (IsIn(name, {"logprobs", "log_probs", "logps", "old_logprobs", "token_logprobs"})) {
+    return "; the columns of the two sides are behaviour_logprobs (of the engine that drew the "
+           "tokens) and proximal_logprobs (of the trainer)";
+  }
+  if (IsIn(name, {"entropy", "entropies"})) {
+    return "; the columns of the two sides are behaviour_entropy and proximal_entropy";
+  }
+  if (IsIn(name, {"top_ids", "top_logprobs"})) {
+    return "; the columns of the two sides are behaviour_top_ids with behaviour_top_logprobs, and "
+           "proximal_top_ids with proximal_top_logprobs";
+  }
+  if (IsIn(name, {"prompt_ids", "prompt_token_ids", "completion_ids", "response_ids"})) {
+    return "; token_ids has the ids of prompt and completion, and prompt_length the number of the "
+           "former";
+  }
+  if (IsIn(name, {"model", "tokenizer", "vocab_size", "eos_token_ids"})) {
+    return "; it belongs into the header";
+  }
+  return name == "tandem_capture" ? "; it begins a header, and a file has one: were two joined?"
+                                  : "";
 }
 
 absl::Status ParseRow(std::string_view json, RecordRow& row) {

@@ -27,4 +27,8 @@ const std::vector<std::string>& RowFieldNames();
 // quantity; empty if none is near.
 std::string FieldSuggestion(std::string_view name, const std::vector<std::string>& names);
 
+// "; it belongs into ..." for a name that no single one of `names` is for, because both sides have a
+// field for it or another part of the file does. Empty where that is not known.
+const char* RightPlace(std::string_view name, const std::vector<std::string>& names);
+
 }  // namespace tandem::drift

@@ -91,7 +91,8 @@ struct Records {
   std::vector<uint8_t> drawn;      // [N] 1: drawn by the behaviour policy, which the lab looks at
   // [N] each, or empty where no row has the column. NaN where there is no value.
   std::array<std::vector<float>, kNumColumns> columns;
-  // [S] how many elements of the column were given, and were not a number (the text "NaN").
+  // How many elements of the column were given, and how many of drawn tokens were not a number (the
+  // text "NaN").
   std::array<int64_t, kNumColumns> num_given{};
   std::array<int64_t, kNumColumns> num_nan{};
   TopTokens behaviour_top, proximal_top;

@@ -165,6 +165,17 @@ void RecordsBuilder::AppendTop(const RowTopTokens& row, size_t num_tokens, TopTo
   tops.logprobs.insert(tops.logprobs.end(), row.logprobs.begin(), row.logprobs.end());
 }
 
+// What stands at tokens that were not drawn is nobody's fault: writers fill prompts with anything.
+void RecordsBuilder::CountNan(const RecordRow& row, size_t num_before) {
+  for (size_t c = 0; c < kNumColumns; ++c) {
+    const std::vector<float>& values = row.columns[c];
+    for (size_t t = 0; t < values.size(); ++t) {
+      const bool is_nan = std::isnan(values[t]) && HasValue(values[t]);
+      records_.num_nan[c] += is_nan && records_.drawn[num_before + t] != 0;
+    }
+  }
+}
+
 absl::Status RecordsBuilder::AddRow(const RecordRow& row) {
   TANDEM_RETURN_IF_ERROR(CheckRow(row));
   const size_t num_before = records_.token_ids.size();
@@ -181,8 +192,6 @@ absl::Status RecordsBuilder::AddRow(const RecordRow& row) {
     column.resize(num_before, kNoValue);  // rows before this one had no such column
     column.insert(column.end(), values.begin(), values.end());
     records_.num_given[c] += std::ranges::count_if(values, HasValue);
-    records_.num_nan[c] += std::ranges::count_if(
-        values, [](float value) { return std::isnan(value) && HasValue(value); });
   }
   records_.token_ids.insert(records_.token_ids.end(), row.token_ids.begin(), row.token_ids.end());
   if (row.loss_mask.empty()) {
@@ -191,6 +200,7 @@ absl::Status RecordsBuilder::AddRow(const RecordRow& row) {
   } else {
     records_.drawn.insert(records_.drawn.end(), row.loss_mask.begin(), row.loss_mask.end());
   }
+  CountNan(row, num_before);
   records_.offsets.push_back(static_cast<int64_t>(num_before + num_tokens));
   records_.rows.push_back(row.facts);
   if (row.weight_version && row.facts.spans.empty() && NumDrawn(row) > 0) {

@@ -66,6 +66,7 @@ class RecordsBuilder {
  private:
   absl::Status CheckRow(const RecordRow& row) const;
   void AppendTop(const RowTopTokens& row, size_t num_tokens, TopTokens& tops);
+  void CountNan(const RecordRow& row, size_t num_before);
 
   Records records_;
 };

@@ -50,7 +50,9 @@ absl::Status DirectoryFault(const std::string& path) {
                            "format 1 or 2, a directory: `tandem drift why` reads it as it is");
   }
   return InvalidArgument(path,
-                         ": expected a file of format 3 (docs/records.md), found a directory");
+                         ": expected a file of format 3 (docs/records.md), found a directory: name "
+                         "one file (`tandem drift import` makes one of a directory of other "
+                         "frameworks' files)");
 }
 
 // The first bytes of the file, at most `most`, up to a line break.
@@ -69,8 +71,12 @@ absl::StatusOr<std::string> FirstBytes(const std::string& path, size_t most) {
 }  // namespace
 
 absl::StatusOr<RecordsForm> FormOf(const std::string& path) {
-  std::error_code ignored;
+  std::error_code ignored, error;
   if (fs::is_directory(path, ignored)) return DirectoryFault(path);
+  if (!fs::exists(path, error) && !error) {
+    return NotFound(path,
+                    ": expected a records file (docs/records.md), found nothing of that name");
+  }
   TANDEM_ASSIGN_OR_RETURN(const std::string bytes, FirstBytes(path, 64));
   if (bytes.starts_with(kParquetMagic)) return RecordsForm::kParquet;
   for (const Kind& kind : kKinds) {

@@ -94,7 +94,7 @@ absl::Status TakeFields(const json& object, const std::string& prefix, const Fie
       return InvalidArgument(
           prefix, Printable(name), ": expected a field of docs/records.md, found another",
           FieldSuggestion(name, names), " (what is your own belongs into `extra`",
-          prefix.empty() ? ")" : " of the header)");
+          prefix.empty() ? ")" : " of the header)", RightPlace(name, names));
     }
     if (value.is_null()) continue;
     const absl::Status status = field->second(value);

@@ -161,11 +161,10 @@ void FindInVersions(const Records& records, Findings& findings) {
 
 ColumnSummary SummarizeColumn(const Records& records, Column column) {
   const auto place = static_cast<size_t>(column);
-  ColumnSummary summary{.name = ColumnName(column),
-                        .num_given = records.num_given[place],
-                        .num_nan = records.num_nan[place]};
+  ColumnSummary summary{.name = ColumnName(column), .num_given = records.num_given[place]};
   const std::span<const float> values = records.column(column);
   for (size_t n = 0; n < values.size(); ++n) {
+    summary.num_nan += std::isnan(values[n]) && HasValue(values[n]);
     summary.num_infinite += std::isinf(values[n]);
     summary.num_given_drawn += records.drawn[n] != 0 && HasValue(values[n]);
   }

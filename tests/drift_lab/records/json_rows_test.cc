@@ -139,6 +139,25 @@ TEST(JsonRows, RefusesUnknownFieldsWithTheNearestName) {
   }
 }
 
+TEST(JsonRows, SaysWhereANameBelongsThatIsNoFieldOfARow) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"logprobs",
+       "the two sides are behaviour_logprobs (of the engine that drew the tokens) and "},
+      {"old_logprobs", "the two sides are behaviour_logprobs"},
+      {"entropy", "behaviour_entropy and proximal_entropy"},
+      {"top_logprobs", "proximal_top_ids with proximal_top_logprobs"},
+      {"completion_ids", "token_ids has the ids of prompt and completion"},
+      {"temperature", "it belongs into the header, in `behaviour` or `proximal`"},
+      {"min_p", "it belongs into the header, in `behaviour` or `proximal`"},
+      {"vocab_size", "it belongs into the header"},
+      {"tandem_capture", "it begins a header, and a file has one: were two joined?"},
+  };
+  for (const auto& [name, message] : cases) {
+    RecordRow row;
+    EXPECT_THAT(ParseRow("{\"" + name + "\": [1]}", row), FailsWith(kBadRow, message));
+  }
+}
+
 TEST(JsonRows, DeepNestingIsRefusedWithoutRecursion) {
   RecordRow row;
   const std::string deep(1000000, '[');

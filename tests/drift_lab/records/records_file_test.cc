@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/files/file_system.h"
 #include "drift_lab/records/records_builder.h"
+#include "drift_lab/records/records_summary.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
@@ -67,12 +68,29 @@ TEST_F(RecordsFile, ReadsRowsOfDifferentFields) {
   EXPECT_EQ(proximal[6], -4);
   EXPECT_TRUE(HasValue(proximal[5]) && std::isnan(proximal[5]));
   EXPECT_EQ(records->num_given[static_cast<size_t>(Column::kProximal)], 3);
-  EXPECT_EQ(records->num_nan[static_cast<size_t>(Column::kProximal)], 1);
+  EXPECT_EQ(records->num_nan[static_cast<size_t>(Column::kProximal)], 0);  // not of a drawn token
   EXPECT_FALSE(records->has(Column::kReference));
   EXPECT_THAT(records->proximal_top.offsets, ElementsAre(0, 0, 0, 0, 0, 2, 2, 3));
   EXPECT_THAT(records->proximal_top.ids, ElementsAre(5, 9, 7));
   ASSERT_EQ(records->rows[1].spans.size(), 2);
   EXPECT_EQ(records->rows[1].spans[0].version, 7);
+}
+
+TEST_F(RecordsFile, WhatStandsAtTokensThatWereNotDrawnIsNotCountedAsAFault) {
+  const absl::StatusOr<Records> records = Read(absl::StrCat(
+      kHeader,
+      R"({"token_ids": [1, 2, 3, 4, 5, 6], "loss_mask": [0, 0, 0, 0, 1, 1], "behaviour_logprobs": )"
+      R"(["NaN", 0, 1, "-Infinity", -0.5, -1], "proximal_logprobs": [null, -9999, "Infinity", 7, )"
+      R"("NaN", -1]})"));
+  ASSERT_THAT(records, IsOk());
+  EXPECT_EQ(records->num_nan[static_cast<size_t>(Column::kBehaviour)], 0);
+  EXPECT_EQ(records->num_nan[static_cast<size_t>(Column::kProximal)], 1);
+  const RecordsSummary summary = Summarize(*records);
+  EXPECT_EQ(summary.columns[0].num_nan, 1);  // wherever it stands
+  ASSERT_EQ(summary.findings.size(), 1);
+  EXPECT_THAT(summary.findings[0].text,
+              ::testing::HasSubstr("proximal_logprobs: NaN at 1 of 2 drawn tokens, first in row 0, "
+                                   "element 4."));
 }
 
 TEST_F(RecordsFile, GivesTheSameRecordsAfterWriting) {
@@ -177,8 +195,12 @@ TEST_F(RecordsFile, SaysWhatAFileIsThatIsNoRecordsFile) {
 }
 
 TEST_F(RecordsFile, TellsDirectoriesAndMissingFiles) {
-  EXPECT_THAT(ReadRecords(directory_ / "none"), FailsWith(absl::StatusCode::kNotFound, "none"));
-  EXPECT_THAT(ReadRecords(directory_.path()), FailsWith(kBadFile, "found a directory"));
+  EXPECT_THAT(ReadRecords(directory_ / "none"),
+              FailsWith(absl::StatusCode::kNotFound,
+                        "none: expected a records file (docs/records.md), found nothing of that "
+                        "name"));
+  EXPECT_THAT(ReadRecords(directory_.path()),
+              FailsWith(kBadFile, "found a directory: name one file"));
   ASSERT_THAT(WriteFileAtomically(directory_ / "manifest.json", "{}"), IsOk());
   EXPECT_THAT(ReadRecords(directory_.path()), FailsWith(kBadFile, "a capture of format 1 or 2"));
 }

@@ -70,13 +70,20 @@ TEST(RecordsHeader, SaysFieldExpectedAndFound) {
        "behaviour.temprature: expected a field of docs/records.md, found another; did you mean "
        "temperature?"},
       {R"({"tandem_capture": 3, "behaviour": {"policy": "proximal"}})",
-       "behaviour.policy: expected"},
+       "behaviour.policy: expected a field of docs/records.md, found another (what is your own "
+       "belongs into `extra` of the header); only `proximal` has it"},
+      {R"({"tandem_capture": 3, "temperature": 1})",
+       "temperature: expected a field of docs/records.md, found another (what is your own belongs "
+       "into `extra`); it belongs into the header, in `behaviour` or `proximal`"},
+      {R"({"tandem_capture": 3, "logprobs": "raw"})",
+       "it belongs into `behaviour` or `proximal`, and is \"raw\" or \"processed\""},
       {R"({"tandem_capture": 3, "proximal": {"policy": "old"}})",
        "proximal.policy: expected \"proximal\" or \"moving\", found \"old\""},
       {R"({"tandem_capture": 3, "proximal": {"logprobs": 1}})",
        "proximal.logprobs: expected \"raw\" or \"processed\", found 1"},
       {R"({"tandem_capture": 3, "columns": {"logprobs": {}}})",
-       "columns.logprobs: expected a field"},
+       "columns.logprobs: expected a field of docs/records.md, found another (what is your own "
+       "belongs into `extra` of the header); the columns of the two sides are behaviour_logprobs"},
       {R"({"tandem_capture": 3, "columns": {"advantages": {"from": 1}}})",
        "columns.advantages.from: expected a text, found 1"},
       {std::string(200, '['), "nested at most 100 deep"},
