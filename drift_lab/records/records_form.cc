@@ -74,8 +74,7 @@ absl::StatusOr<RecordsForm> FormOf(const std::string& path) {
   std::error_code ignored, error;
   if (fs::is_directory(path, ignored)) return DirectoryFault(path);
   if (!fs::exists(path, error) && !error) {
-    return NotFound(path,
-                    ": expected a records file (docs/records.md), found nothing of that name");
+    return NotFound(path, ": No such file or directory; expected records (docs/records.md)");
   }
   TANDEM_ASSIGN_OR_RETURN(const std::string bytes, FirstBytes(path, 64));
   if (bytes.starts_with(kParquetMagic)) return RecordsForm::kParquet;

@@ -197,8 +197,7 @@ TEST_F(RecordsFile, SaysWhatAFileIsThatIsNoRecordsFile) {
 TEST_F(RecordsFile, TellsDirectoriesAndMissingFiles) {
   EXPECT_THAT(ReadRecords(directory_ / "none"),
               FailsWith(absl::StatusCode::kNotFound,
-                        "none: expected a records file (docs/records.md), found nothing of that "
-                        "name"));
+                        "none: No such file or directory; expected records (docs/records.md)"));
   EXPECT_THAT(ReadRecords(directory_.path()),
               FailsWith(kBadFile, "found a directory: name one file"));
   ASSERT_THAT(WriteFileAtomically(directory_ / "manifest.json", "{}"), IsOk());
