@@ -21,6 +21,7 @@
 #include "common/capture/capture.h"
 #include "common/files/file_system.h"
 #include "common/options/command_line.h"
+#include "drift_lab/pages/report_parts.h"
 #include "drift_lab/records/records_file.h"
 #include "drift_lab/records/records_header.h"
 #include "drift_lab/records/records_summary.h"
@@ -90,19 +91,13 @@ std::string CheckJson(const drift::Records& records, const drift::RecordsSummary
                       {"rows_with_versions", summary.num_with_versions},
                       {"header", HeaderOf(records)},
                       {"columns", ordered_json::array()},
-                      {"findings", ordered_json::array()}};
+                      {"findings", drift::FindingsJson(summary.findings)}};
   for (const drift::ColumnSummary& column : summary.columns) {
     out["columns"].push_back({{"name", column.name},
                               {"values", column.num_given},
                               {"nan", column.num_nan},
                               {"infinite", column.num_infinite},
                               {"values_on_drawn_tokens", column.num_given_drawn}});
-  }
-  for (const drift::RecordsFinding& finding : summary.findings) {
-    out["findings"].push_back({{"kind", finding.kind},
-                               {"column", finding.column},
-                               {"count", finding.count},
-                               {"text", finding.text}});
   }
   return out.dump(1, ' ', false, ordered_json::error_handler_t::replace);
 }

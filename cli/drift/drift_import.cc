@@ -19,6 +19,7 @@
 #include "common/files/file_system.h"
 #include "common/options/command_line.h"
 #include "drift_lab/importers/importer.h"
+#include "drift_lab/pages/report_parts.h"
 #include "drift_lab/records/records_file.h"
 #include "drift_lab/records/records_summary.h"
 
@@ -76,15 +77,9 @@ std::string ImportJson(const std::string& file, const ImportFlags& flags,
                       {"drawn_tokens", summary.num_drawn},
                       {"columns", ordered_json::array()},
                       {"notes", imported.notes},
-                      {"findings", ordered_json::array()}};
+                      {"findings", drift::FindingsJson(summary.findings)}};
   for (const drift::ColumnSummary& column : summary.columns) {
     out["columns"].push_back({{"name", column.name}, {"values", column.num_given}});
-  }
-  for (const drift::RecordsFinding& finding : summary.findings) {
-    out["findings"].push_back({{"kind", finding.kind},
-                               {"column", finding.column},
-                               {"count", finding.count},
-                               {"text", finding.text}});
   }
   return out.dump(1, ' ', false, ordered_json::error_handler_t::replace);
 }

@@ -93,4 +93,15 @@ std::string FindingsText(std::span<const ConsistencyFinding> findings) {
   return out;
 }
 
+ordered_json FindingsJson(std::span<const RecordsFinding> findings) {
+  ordered_json list = ordered_json::array();
+  for (const RecordsFinding& finding : findings) {
+    list.push_back({{"kind", finding.kind},
+                    {"column", finding.column},
+                    {"count", finding.count},
+                    {"text", finding.text}});
+  }
+  return list;
+}
+
 }  // namespace tandem::drift

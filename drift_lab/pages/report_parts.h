@@ -11,6 +11,7 @@
 #include "common/capture/capture.h"
 #include "common/statistics/cluster_bootstrap.h"
 #include "drift_lab/recompute/consistency.h"
+#include "drift_lab/records/records_summary.h"
 
 namespace tandem::drift {
 
@@ -36,5 +37,7 @@ nlohmann::ordered_json OpeningJson(const char* format, const std::string& path,
                                    std::span<const ConsistencyFinding> findings);
 // The findings of the consistency checks.
 std::string FindingsText(std::span<const ConsistencyFinding> findings);
+// What is strange about the numbers of a records file (`tandem drift check`, `tandem drift import`).
+nlohmann::ordered_json FindingsJson(std::span<const RecordsFinding> findings);
 
 }  // namespace tandem::drift
