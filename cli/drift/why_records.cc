@@ -17,27 +17,29 @@
 #include "drift_lab/pages/referee_report.h"
 #include "drift_lab/pages/screening_report.h"
 #include "drift_lab/records/records_file.h"
+#include "drift_lab/referee/forward/referee_model.h"
 #include "drift_lab/referee/referee.h"
 #include "drift_lab/screening/screening.h"
 
 namespace tandem::cli {
 namespace {
 
-// The tokenizer of the model where it is a directory on this machine; else null, and the page shows
-// ids.
+// The tokenizer of the model where it is on this machine; else null, and the page shows ids.
 std::unique_ptr<Tokenizer> TokenizerOf(const WhyRecordsFlags& flags,
                                        const drift::Records& records) {
-  for (const std::string& directory :
-       {flags.model, records.header.tokenizer, records.header.model}) {
-    if (directory.empty()) continue;
-    absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(directory);
+  for (const std::string& name : {flags.model, records.header.tokenizer, records.header.model}) {
+    if (name.empty()) continue;
+    const absl::StatusOr<std::string> found = drift::ResolveModelDirectory(name);
+    if (!found.ok()) continue;
+    absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(*found);
     if (loaded.ok()) return *std::move(loaded);
   }
   return nullptr;
 }
 
 absl::Status WriteRecordsPage(const WhyRecordsFlags& flags, const drift::Records& records,
-                              const drift::Screening& screening) {
+                              const drift::Screening& screening,
+                              const drift::RefereeReport* referee) {
   const std::unique_ptr<Tokenizer> tokenizer = TokenizerOf(flags, records);
   const auto text_of = [&](std::span<const int32_t> ids) -> std::string {
     if (tokenizer == nullptr) return "";
@@ -45,8 +47,9 @@ absl::Status WriteRecordsPage(const WhyRecordsFlags& flags, const drift::Records
     return text.ok() ? *text : "";
   };
   return WriteFileAtomically(
-      flags.html, report::RecordsHtml(std::filesystem::path(flags.path).filename().string(),
-                                      drift::RecordsPageData(records, screening, text_of)));
+      flags.html,
+      report::RecordsHtml(std::filesystem::path(flags.path).filename().string(),
+                          drift::RecordsPageData(records, screening, referee, text_of)));
 }
 
 absl::StatusOr<drift::Records> ReadWithProgress(const std::string& path) {
@@ -62,13 +65,22 @@ absl::StatusOr<drift::Records> ReadWithProgress(const std::string& path) {
 absl::StatusOr<int> RunWhyRecords(const WhyRecordsFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const drift::Records records, ReadWithProgress(flags.path));
   const drift::Screening screening = drift::Screen(records, flags.seed);
-  if (!flags.html.empty()) TANDEM_RETURN_IF_ERROR(WriteRecordsPage(flags, records, screening));
+  // Also before the referee: a page that cannot be written is known at once, and where the referee
+  // refuses the model there is one.
+  if (!flags.html.empty()) {
+    TANDEM_RETURN_IF_ERROR(WriteRecordsPage(flags, records, screening, /*referee=*/nullptr));
+  }
   std::string table = drift::ScreeningTable(screening), json = drift::ScreeningJson(screening);
   if (!flags.model.empty()) {
-    const drift::RefereeOptions options = {
-        .model = flags.model, .weights = flags.weights, .seed = flags.seed};
+    const drift::RefereeOptions options = {.model = flags.model,
+                                           .weights = flags.weights,
+                                           .budget_seconds = flags.referee_seconds,
+                                           .seed = flags.seed};
     TANDEM_ASSIGN_OR_RETURN(const drift::RefereeReport referee,
                             drift::RunReferee(records, screening.pairs, options, PassLine()));
+    if (!flags.html.empty()) {
+      TANDEM_RETURN_IF_ERROR(WriteRecordsPage(flags, records, screening, &referee));
+    }
     table += drift::RefereeTable(referee);
     nlohmann::ordered_json both = nlohmann::ordered_json::parse(json);
     both["referee"] = drift::RefereeJson(referee);

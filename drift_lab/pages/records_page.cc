@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "drift_lab/pages/referee_report.h"
 #include "drift_lab/pages/screening_report.h"
 #include "drift_lab/records/records_header.h"
 
@@ -101,11 +102,24 @@ ordered_json CurveOver(const TokenPairs& pairs, int64_t num_bins, const X& x_of)
   for (int64_t row = 0; row < pairs.num_rows(); ++row) {
     for (size_t m = pairs.begin_of(row); m < pairs.end_of(row); ++m) {
       const double delta = pairs.delta(m);
-      if (std::isfinite(delta))
-        points.push_back({static_cast<float>(x_of(row, m)), static_cast<float>(delta)});
+      const auto x = static_cast<float>(x_of(row, m));
+      if (std::isfinite(delta) && std::isfinite(x))
+        points.push_back({x, static_cast<float>(delta)});
     }
   }
   return CurveJson(std::move(points), num_bins);
+}
+
+// Over the entropy of the distribution that a side names, the behaviour's where both do.
+void AddEntropyCurve(const Records& records, const TokenPairs& pairs, int64_t num_bins,
+                     ordered_json& data) {
+  for (const Column column : {Column::kBehaviourEntropy, Column::kProximalEntropy}) {
+    const std::vector<float> entropy = AtDrawnTokens(records, pairs, column);
+    if (std::ranges::none_of(entropy, [](float value) { return std::isfinite(value); })) continue;
+    data["entropy_of"] = column == Column::kBehaviourEntropy ? "behaviour" : "proximal";
+    data["by_entropy"] = CurveOver(pairs, num_bins, [&](int64_t, size_t m) { return entropy[m]; });
+    return;
+  }
 }
 
 // The text of tokens [begin, end), or their ids where there is no tokenizer.
@@ -156,9 +170,11 @@ ordered_json WorstOfRecords(const Records& records, const TokenPairs& pairs,
 }  // namespace
 
 std::string RecordsPageData(const Records& records, const Screening& screening,
-                            const TextOfIds& text_of, const RecordsPageLimits& limits) {
+                            const RefereeReport* referee, const TextOfIds& text_of,
+                            const RecordsPageLimits& limits) {
   const TokenPairs& pairs = screening.pairs;
   ordered_json data = ordered_json::parse(ScreeningJson(screening));
+  if (referee != nullptr) data["referee"] = RefereeJson(*referee);
   data["header"] = ordered_json::parse(HeaderJson(records.header));
   if (screening.effect.num_tokens > 0) {
     data["density"] = DensityJson(screening, limits.num_bins);
@@ -169,6 +185,7 @@ std::string RecordsPageData(const Records& records, const Screening& screening,
                                     [&](int64_t row, size_t m) { return m - pairs.begin_of(row); });
     data["by_length"] = CurveOver(pairs, limits.num_bins,
                                   [&](int64_t row, size_t) { return pairs.length_of(row); });
+    AddEntropyCurve(records, pairs, limits.num_bins, data);
     const bool has_steps =
         std::ranges::any_of(records.rows, [](const RowFacts& row) { return row.step.has_value(); });
     if (has_steps) {

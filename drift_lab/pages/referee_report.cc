@@ -1,8 +1,13 @@
 #include "drift_lab/pages/referee_report.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "drift_lab/pages/engine_options.h"
 #include "drift_lab/pages/report_parts.h"
 
 namespace tandem::drift {
@@ -15,6 +20,26 @@ ordered_json SizeJson(const ResidualSize& size) {
           {"mean", Number(size.mean)},       {"rms", Number(size.rms)},
           {"largest", Number(size.largest)}, {"times_bf16", Number(size.in_scale)},
           {"tail_share", Number(size.tail)}, {"correlation_with_bf16", Number(size.like_bf16)}};
+}
+
+bool IsFound(const SideReport& side) {
+  return side.status == SideStatus::kNamed || side.status == SideStatus::kOneOf;
+}
+
+// The options of the side's engine behind what was found, each once: "vllm: --kv-cache-dtype".
+std::string OptionsText(const SideReport& side) {
+  std::vector<std::string> options;
+  const auto add = [&](const std::string& of_cause) {
+    if (!of_cause.empty() && std::ranges::find(options, of_cause) == options.end())
+      options.push_back(of_cause);
+  };
+  if (IsFound(side)) {
+    for (const RefereeCause& cause : side.causes) add(EngineOptions(side.engine, cause.cause));
+  }
+  if (side.draws_checked && !side.draws.follows) {
+    for (const std::string& cause : side.draws.best.causes) add(EngineOptions(side.engine, cause));
+  }
+  return options.empty() ? "" : absl::StrCat(side.engine, ": ", absl::StrJoin(options, "; "));
 }
 
 ordered_json CauseJson(const RefereeCause& cause) {
@@ -41,7 +66,8 @@ ordered_json RefereeSideJson(const SideReport& side) {
                        {"num_tried", side.num_tried},
                        {"num_left", side.num_left},
                        {"tried", side.tried},
-                       {"advice", side.advice}};
+                       {"advice", side.advice},
+                       {"options", OptionsText(side)}};
   if (side.draws_checked) {
     json["draws"] = {{"follow_claims", side.draws.follows},
                      {"sentence", side.draws_sentence},
@@ -73,6 +99,9 @@ std::string RefereeTable(const RefereeReport& report) {
       absl::StrAppend(&out, "    tried: ", absl::StrJoin(side.tried, ", "), "\n");
     }
     if (!side.advice.empty()) absl::StrAppend(&out, "    -> ", side.advice, "\n");
+    if (const std::string options = OptionsText(side); !options.empty()) {
+      absl::StrAppend(&out, "    options of ", options, "\n");
+    }
   }
   return out;
 }
@@ -87,6 +116,7 @@ ordered_json RefereeJson(const RefereeReport& report) {
           {"num_tokens", report.num_tokens},
           {"num_drawn", report.num_drawn},
           {"bf16_mean_abs", Number(report.bf16_mean_abs)},
+          {"most_rounding", {{"times_bf16", kMostRounding}, {"tail_share", kMostTail}}},
           {"headline", report.headline},
           {"sides", sides},
           {"seconds", Number(report.seconds)}};

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "drift_lab/records/records.h"
+#include "drift_lab/referee/referee.h"
 #include "drift_lab/screening/screening.h"
 
 namespace tandem::drift {
@@ -26,9 +27,10 @@ struct RecordsPageLimits {
 // The text of token ids; "" where there is no tokenizer.
 using TextOfIds = std::function<std::string(std::span<const int32_t>)>;
 
-// The JSON with what the page draws besides: densities and curves, and the tokens with the largest
-// abs(delta) in context.
+// The JSON with what the page draws besides: the referee's verdict as `referee` where there is one
+// (else null), densities and curves, and the tokens with the largest abs(delta) in context.
 std::string RecordsPageData(const Records& records, const Screening& screening,
-                            const TextOfIds& text_of, const RecordsPageLimits& limits = {});
+                            const RefereeReport* referee, const TextOfIds& text_of,
+                            const RecordsPageLimits& limits = {});
 
 }  // namespace tandem::drift

@@ -23,15 +23,16 @@ function barOver(of, start = 0) {
 }
 const barTo = (of, level = 0) => ({from: level, to: interval(of).value, low: interval(of).low, high: interval(of).high});
 
-// rows: [{name, title, text, bar, strong}]. All share one scale, which includes every bar, every interval and `level`.
-function intervalRows(rows, level = 0) {
-  const places = rows.flatMap(({bar}) => [bar.from, bar.to, bar.low, bar.high]).filter(isNumber);
+// rows: [{name, title, text, bar, strong, kind}]. All share one scale, which includes every bar, every interval, `level` and `reach`.
+// `band`: [from, to], shaded behind every bar.
+function intervalRows(rows, level = 0, {reach = level, band = []} = {}) {
+  const places = [...rows.flatMap(({bar}) => [bar.from, bar.to, bar.low, bar.high]), reach, ...band].filter(isNumber);
   const least = Math.min(level, ...places), most = Math.max(level, ...places);
   const at = (place) => (most > least ? 100 * (place - least) / (most - least) : 0);
   const span = (kind, a, b) => el("i", {class: kind, style: `left:${Math.min(at(a), at(b)).toFixed(2)}%;width:${Math.abs(at(b) - at(a)).toFixed(2)}%`});
-  return el("div", {class: "rows", role: "list"}, rows.map(({name, title, text, bar, strong}) =>
-    el("div", {class: "row" + (strong ? " strong" : ""), role: "listitem", title: title || null}, el("span", {class: "row-name"}, name),
-      el("span", {class: "track", "aria-hidden": "true"}, el("i", {class: "level", style: `left:${at(level).toFixed(2)}%`}),
+  return el("div", {class: "rows", role: "list"}, rows.map(({name, title, text, bar, strong, kind: of}) =>
+    el("div", {class: "row" + (strong ? " strong" : "") + (of ? ` ${of}` : ""), role: "listitem", title: title || null}, el("span", {class: "row-name"}, name),
+      el("span", {class: "track", "aria-hidden": "true"}, band.length ? span("band", ...band) : null, el("i", {class: "level", style: `left:${at(level).toFixed(2)}%`}),
         isNumber(bar.to) ? span(bar.to < bar.from ? "bar less" : "bar more", bar.from, bar.to) : null,
         isKnown(bar) ? span("whisker", bar.low, bar.high) : null),
       el("span", {class: "row-value"}, text))));

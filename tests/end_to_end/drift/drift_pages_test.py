@@ -59,6 +59,16 @@ def drawn(page, tmp_path, script="", width=1280):
     return body, html.unescape(re.sub(r"<[^>]+>", " ", body))
 
 
+def changed_page(page, path, change):
+    """The page with other data."""
+    text = page.read_text(encoding="utf-8")
+    found = re.search(r'id="page-data">(.*?)</script>', text, re.DOTALL)
+    data = json.loads(found.group(1))
+    change(data)
+    path.write_text(text[:found.start(1)] + json.dumps(data).replace("<", "\\u003c") + text[found.end(1):], encoding="utf-8")
+    return path
+
+
 def section(body, name):
     start = body.index(f'<section id="{name}"')
     return html.unescape(re.sub(r"<[^>]+>", "\t", body[start:body.index("</section>", start)]))
@@ -81,8 +91,7 @@ def percent(value):
     return f"{0 if abs(value) < 5e-4 else 100 * value:.1f}"
 
 
-def shares(part):
-    share = part["square_share"]
+def with_bounds(share):
     return f"{percent(share['value'])} % [{percent(share['low'])}, {percent(share['high'])}]"
 
 
@@ -95,11 +104,11 @@ def test_the_page_says_what_the_json_says(attributed, tmp_path):
     assert named, "a bf16 server against an fp32 trainer"
     assert f"Largest named cause: cast of the weights on their way to the server (cast), {percent(named[0]['square_share']['value'])} %" in verdict
     for cause in named:
-        assert cause["evidence"] in verdict and shares(cause) in verdict
+        assert cause["evidence"] in verdict and with_bounds(cause["square_share"]) in verdict
     parts = rows(section(body, "parts"))
     for part in result["parts"]:
         place = parts.index(part["part"])  # the waterfall
-        assert parts[place + 1] == shares(part), part["part"]
+        assert parts[place + 1] == with_bounds(part["square_share"]), part["part"]
     assert [float(x) for x in NUMBER.findall(parts[parts.index("all") + 1])][0] == pytest.approx(
         result["total"]["mean_square"]["value"], rel=6e-3)
     for name in ("By tenth of the completion", "By entropy of the sampling distribution", "By sign of the advantage"):
@@ -121,18 +130,13 @@ def test_bars_of_the_waterfall_begin_where_the_one_above_ended(attributed, tmp_p
 
 
 def test_causes_and_fields_that_the_page_does_not_know_are_shown_as_they_come(attributed, tmp_path):
-    page, _ = attributed
-    text = page.read_text(encoding="utf-8")
-    found = re.search(r'id="page-data">(.*?)</script>', text, re.DOTALL)
-    data = json.loads(found.group(1))
-    data["injected"] = ["drift.inject.temperature 0.9"]
-    data["verdict"]["named"].insert(0, {"cause": "temperature", "label": "temperature 0.9", "strength_kind": "exact", "slope": -.1,
-                                        "square_share": {"value": .5, "low": .4, "high": .6},
-                                        "evidence": "delta falls with log mu", "strength": {"value": .9, "low": .88, "high": .92}})
-    data["verdict"]["diagnosis"] = [{"cause": "shifted_rows", "fraction": {"value": .25, "low": .1, "high": .45}, "believed": False}]
-    changed = tmp_path / "changed.html"
-    changed.write_text(text[:found.start(1)] + json.dumps(data).replace("<", "\\u003c") + text[found.end(1):], encoding="utf-8")
-    body, whole = drawn(changed, tmp_path)
+    def change(data):
+        data["injected"] = ["drift.inject.temperature 0.9"]
+        data["verdict"]["named"].insert(0, {"cause": "temperature", "label": "temperature 0.9", "strength_kind": "exact", "slope": -.1,
+                                            "square_share": {"value": .5, "low": .4, "high": .6},
+                                            "evidence": "delta falls with log mu", "strength": {"value": .9, "low": .88, "high": .92}})
+        data["verdict"]["diagnosis"] = [{"cause": "shifted_rows", "fraction": {"value": .25, "low": .1, "high": .45}, "believed": False}]
+    body, whole = drawn(changed_page(attributed[0], tmp_path / "changed.html", change), tmp_path)
     verdict = section(body, "verdict")
     assert "Largest named cause: temperature 0.9, 50.0 % of the mean square." in verdict
     assert "delta falls with log mu" in verdict and "slope -0.1" in verdict
@@ -173,9 +177,9 @@ def test_the_worst_tokens_are_those_of_the_map_and_in_order(attributed, tmp_path
         assert number(math.exp(token["behaviour"])) in rows(worst)
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(attributed, run, tmp_path):
+def test_on_a_phone_nothing_is_wider_than_the_screen(attributed, refereed, run, tmp_path):
     subprocess.run([str(small_run.TANDEM), "report", str(run)], check=True, capture_output=True, timeout=240)
-    for page in (attributed[0], run / "report.html"):
+    for page in (attributed[0], refereed[0], run / "report.html"):
         # The page is in a frame, because a browser window is at least 500 wide. Charts use the width of the frame.
         script = ("const frame = document.createElement('iframe'); frame.width = 390; frame.height = 800;"
                   "frame.srcdoc = document.documentElement.outerHTML.replace(/<(script|canvas)[^]*?<\\/\\1>/g, '');"
@@ -253,3 +257,91 @@ def test_a_synthetic_run_draws_lags_parts_probe_and_delivery_without_an_error(tm
                   "Frozen probe set: k3", "Delivery"):
         assert title in drift
     assert rows(drift).index("lag 1") < rows(drift).index("lag 3-4"), "lags rise"
+
+
+@pytest.fixture(scope="module")
+def refereed(model, tmp_path_factory):
+    """(page, JSON) of records whose proximal side divided by a temperature that it does not claim."""
+    folder = tmp_path_factory.mktemp("records")
+    drawn_by, path = folder / "drawn.jsonl", folder / "records.jsonl"
+    prompts = folder / "prompts.txt"
+    prompts.write_text("".join(f"Name a number like {i}:\n" for i in range(6)), encoding="utf-8")
+    subprocess.run([str(small_run.TANDEM), "drift", "compare", "--a", "tandem:fp32", "--b", "tandem:fp32", "--model", str(model),
+                    "--prompts", str(prompts), "--group-size", "8", "--max-new-tokens", "24", "--records-only", "--out",
+                    str(drawn_by)], check=True, capture_output=True, timeout=240)
+    header, *lines = [json.loads(line) for line in drawn_by.read_text(encoding="utf-8").splitlines()]
+    header["proximal"]["engine"] = "vllm"
+    asked = "".join(json.dumps({"ids": row["token_ids"], "num_prompt_tokens": row["prompt_length"]}) + "\n" for row in lines)
+    scored = subprocess.run([str(small_run.TANDEM), "score", "--model", str(model), "--engine", "trainer", "--temperature", "0.8"],
+                            input=asked, text=True, check=True, capture_output=True, timeout=240).stdout.splitlines()
+    for row, answer in zip(lines, scored, strict=True):
+        row["proximal_logprobs"] = json.loads(answer)["logprobs"]
+        row.pop("proximal_entropy", None)
+    path.write_text("".join(json.dumps(line) + "\n" for line in (header, *lines)), encoding="utf-8")
+    page = folder / "page.html"
+    done = subprocess.run([str(small_run.TANDEM), "drift", "why", str(path), "--model", str(model), "--html", str(page), "--json"],
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return page, json.loads(done.stdout)
+
+
+def test_a_page_with_a_referee_names_the_side_the_cause_and_its_share(refereed, tmp_path):
+    page, result = refereed
+    behaviour, proximal = result["referee"]["sides"]
+    assert (behaviour["status"], proximal["status"]) == ("same_numbers", "named"), result["referee"]
+    body, text = drawn(page, tmp_path)
+    cause = proximal["causes"][0]
+    assert cause["cause"] == "temperature"
+    verdict = section(body, "verdict")
+    assert result["referee"]["headline"] in verdict
+    assert f"Proximal side (vllm): {cause['text']} (explains {with_bounds(cause['explained_share'])})." in verdict
+    size = result["training_effect"]["mean_abs_delta"]
+    assert f"Mean |delta| is {number(size['value'])} [{number(size['low'])}, {number(size['high'])}] nats a token" in verdict
+    assert proximal["advice"] in verdict and "--generation-config" in verdict, "the engine's own name of the option"
+    assert "tandem drift why" not in verdict, "it has been run"
+    sides = rows(section(body, "sides"))
+    assert "behaviour - referee" in sides and "referee - proximal" in sides and "behaviour - proximal" in sides
+    assert sides[sides.index("the model's own numbers") - 1] == "Behaviour side (tandem)"
+    assert sides[sides.index("cause named") - 1] == "Proximal side (vllm)"
+    assert with_bounds(cause["explained_share"]) in sides
+    assert any(cell.startswith(f"{proximal['num_tried']} suspects: ") and "temperature" in cell for cell in sides)
+    lead = f"scored {result['referee']['num_tokens']:,} of {result['referee']['num_drawn']:,} drawn tokens"
+    assert lead in section(body, "sides") and "It took " in section(body, "sides")
+    assert "By entropy" in section(body, "curves") and "cause named" in text
+
+
+def test_bars_of_the_sides_share_a_scale_with_the_size_of_rounding(refereed, tmp_path):
+    page, result = refereed
+    body, _ = drawn(page, tmp_path)
+    card = body[body.index("The gap, split by side"):body.index("Shaded:")]
+    bars = [float(width) for width in re.findall(r'class="bar [a-z]+" style="left: ?[\d.]+%; ?width: ?([\d.]+)%', card)]
+    bands = [float(width) for width in re.findall(r'class="band" style="left: ?[\d.]+%; ?width: ?([\d.]+)%', card)]
+    sizes = [side["gap"]["mean_abs"] for side in result["referee"]["sides"]] + [result["training_effect"]["mean_abs_delta"]["value"]]
+    rounding = result["referee"]["bf16_mean_abs"]
+    scale = bands[0] / rounding
+    assert bars == pytest.approx([scale * size for size in sizes], abs=0.3) and bands == [bands[0]] * 3
+
+
+def test_what_the_referee_leaves_open_is_said_in_words(refereed, tmp_path):
+    def change(data):
+        behaviour, proximal = data["referee"]["sides"]
+        behaviour.update(status="no_values", causes=[], engine="")
+        again = {**proximal["causes"][0], "text": "top-k 40", "cause": "top_k"}
+        proximal.update(status="one_of", causes=[proximal["causes"][0], again], num_left=7)
+    body, _ = drawn(changed_page(refereed[0], tmp_path / "changed.html", change), tmp_path)
+    sides = rows(section(body, "sides"))
+    assert sides[sides.index("no log-probs") - 1] == "Behaviour side" and "one of several causes" in sides
+    assert "7 suspects, for want of time" in sides and "top-k 40" in sides
+    assert "behaviour - referee" not in sides
+    assert "; or top-k 40 (explains " in section(body, "verdict")
+
+
+def test_without_a_model_the_page_has_no_side_and_says_what_to_run(refereed, tmp_path):
+    def change(data):
+        del data["referee"]
+        for token in data["worst"]:
+            token["token"] = f"<{token['id']}>"
+    body, text = drawn(changed_page(refereed[0], tmp_path / "changed.html", change), tmp_path)
+    assert 'id="sides"' not in body and "behaviour - referee" not in text
+    assert "--model DIR gives the text" in section(body, "worst")
+    assert "the expected bias of GRPO's gradient by their sign is not known" in section(body, "training")
