@@ -92,7 +92,8 @@ function splitCard() {
   });
   if (effect.num_tokens) rows.push({name: "behaviour - proximal", text: `${withBounds(effect.mean_abs_delta)} nats`, bar: barTo(effect.mean_abs_delta), strong: true, kind: "whole"});
   const limits = referee.most_rounding;
-  return card("The gap, split by side", "Mean |difference| in nats. The two differences add up token by token; their sizes do not.", intervalRows(rows, 0, {band: rounding > 0 ? [0, rounding] : []}),
+  const [title, note] = known.length > 1 ? ["The gap, split by side", " The two differences add up token by token; their sizes do not."] : ["The distance from the model", ""];
+  return card(title, `Mean |difference| in nats.${note}`, intervalRows(rows, 0, {band: rounding > 0 ? [0, rounding] : []}),
     rounding > 0 ? el("p", {class: "note"}, `Shaded: what rounding to bf16 does to this model, ${number(rounding)} nats a token.`,
       limits ? ` A side is called healthy up to ${number(limits.times_bf16)} \u00d7 bf16, token by token of like log-prob, with at most ${percent(limits.tail_share)} of its tokens beyond five times it.` : "") : null,
     table([{name: "side", tight: true, cell: sideName}, {name: "mean |difference|", num: true, cell: (s) => number(s.gap.mean_abs)}, {name: "mean (side - referee)", num: true, cell: (s) => number(s.gap.mean)},
@@ -125,8 +126,8 @@ function sideCard(side) {
 function sideSection() {
   if (!referee) return null;
   const weights = referee.weights ? `, beside the weights of ${referee.weights}` : "";
-  return section("sides", "Which side, and why", `${referee.model}${weights} scored ${number(referee.num_tokens, 9)} of ${number(referee.num_drawn, 9)} drawn tokens in ${number(referee.num_rows, 9)} rows here, in fp32 and in bf16, as the referee: ` +
-    `behaviour - proximal = (behaviour - referee) + (referee - proximal). It took ${duration(referee.seconds)}.`, splitCard(), el("div", {class: "grid"}, referee.sides.map(sideCard)));
+  return section("sides", "Which side, and why", `${referee.model}${weights} scored ${number(referee.num_tokens, 9)} of ${number(referee.num_drawn, 9)} drawn tokens in ${number(referee.num_rows, 9)} rows here, in fp32 and in bf16, as the referee, in ${duration(referee.seconds)}. ` +
+    "behaviour - proximal = (behaviour - referee) + (referee - proximal).", splitCard(), el("div", {class: "grid"}, referee.sides.map(sideCard)));
 }
 
 function effectSection() {

@@ -306,7 +306,7 @@ def test_a_page_with_a_referee_names_the_side_the_cause_and_its_share(refereed, 
     assert with_bounds(cause["explained_share"]) in sides
     assert any(cell.startswith(f"{proximal['num_tried']} suspects: ") and "temperature" in cell for cell in sides)
     lead = f"scored {result['referee']['num_tokens']:,} of {result['referee']['num_drawn']:,} drawn tokens"
-    assert lead in section(body, "sides") and "It took " in section(body, "sides")
+    assert lead in section(body, "sides") and re.search(r"as the referee, in [\d.]+ (s|min)", section(body, "sides"))
     assert "By entropy" in section(body, "curves") and "cause named" in text
 
 
