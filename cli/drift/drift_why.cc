@@ -23,7 +23,8 @@ namespace {
 struct WhyFlags {
   drift::AttributionOptions options;
   std::string path;
-  std::string html;  // of records only
+  std::string html;             // of records only
+  double referee_seconds = 75;  // of records only
   JsonFlags json;
 };
 
@@ -36,7 +37,8 @@ absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
                           .weights = flags.options.weights,
                           .html = flags.html,
                           .json = flags.json,
-                          .seed = flags.options.seed});
+                          .seed = flags.options.seed,
+                          .referee_seconds = flags.referee_seconds});
   }
   if (!flags.html.empty()) {
     return AsUsageError(InvalidArgument(
@@ -66,6 +68,12 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--html", flags->html,
                   "of a records file: also write a page with the verdict, the effect on training, "
                   "densities,\ncurves and the worst tokens to this file");
+  sub->add_option(
+         "--referee-seconds", flags->referee_seconds,
+         "of a records file with --model: no suspect is begun after so long; a slow machine "
+         "needs more")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   EndHelp(
       *sub,
       "With a records file: what the numbers alone show, rule out or leave open, without weights.\n"

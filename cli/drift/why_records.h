@@ -17,6 +17,7 @@ struct WhyRecordsFlags {
   std::string html;     // --html; empty: no page
   JsonFlags json;
   uint64_t seed = 1;
+  double referee_seconds = 75;  // --referee-seconds
 };
 
 // Prints the verdict and returns the exit code 0.

@@ -8,15 +8,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "drift_lab/referee/part_choice.h"
+#include "drift_lab/referee/verdict.h"
 
 namespace tandem::drift {
 namespace {
 
+// Every suspect is looked at first on the beginnings of two rows: so many tokens, of which at least so
+// many are drawn. Those that do best there, so many, are replayed on more. Glances end at this share
+// of the time.
+constexpr size_t kGlanceRows = 2, kGlanceTokens = 48, kGlanceDrawn = 20;
+constexpr size_t kMostScreened = 12;
+constexpr double kShareOfGlances = 0.7;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-bool ClaimsFloat32(const SideClaims& claims) {
-  return claims.dtype == "float32" || claims.dtype == "fp32" || claims.dtype == "f32";
-}
 
 std::vector<double> Less(std::span<const double> a, std::span<const double> b) {
   std::vector<double> out(a.size());
@@ -26,6 +30,22 @@ std::vector<double> Less(std::span<const double> a, std::span<const double> b) {
 
 void AddOnce(std::vector<std::string>& list, const std::string& what) {
   if (std::find(list.begin(), list.end(), what) == list.end()) list.push_back(what);
+}
+
+// The beginnings of the first of `rows`.
+std::vector<RefereeRow> BeginningsOf(std::span<const RefereeRow> rows) {
+  std::vector<RefereeRow> beginnings;
+  for (const RefereeRow& row : rows.first(std::min(rows.size(), kGlanceRows))) {
+    RefereeRow& beginning = beginnings.emplace_back(row);
+    while (beginning.targets.size() > kGlanceDrawn &&
+           beginning.targets.back() >= static_cast<int64_t>(kGlanceTokens)) {
+      beginning.targets.pop_back();
+    }
+    if (!beginning.targets.empty()) {
+      beginning.ids.resize(static_cast<size_t>(beginning.targets.back()) + 1);
+    }
+  }
+  return beginnings;
 }
 
 // The model's own distribution, up to what a fit can tell.
@@ -42,49 +62,6 @@ std::string TextOf(bool raw, const SamplerSettings& settings, const SamplerSetti
   }
   return absl::StrCat("log-probs of ", SettingsText(settings), ", where ", SettingsText(claimed),
                       " is claimed");
-}
-
-using Effects = std::vector<std::vector<double>>;
-
-// A shard is a run of neighbouring layers: the run whose effects, added up, explain most. Effects of
-// single layers drown in bf16 where that of a run does not.
-std::vector<bool> BestRun(const std::vector<double>& gap, const Effects& effects,
-                          const TokenSet& tokens) {
-  std::vector<bool> best(effects.size());
-  double most = 0.03;
-  for (size_t from = 0; from < effects.size(); ++from) {
-    std::vector<double> sum(gap.size(), 0.0);
-    for (size_t until = from; until < effects.size(); ++until) {
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += effects[until][i];
-      const double share = Explain(gap, sum, tokens, false).share.value;
-      if (share <= most) continue;
-      most = share;
-      best.assign(effects.size(), false);
-      for (size_t part = from; part <= until; ++part) best[part] = true;
-    }
-  }
-  return best;
-}
-
-// The part that takes away most, then the next, as long as each takes away a share.
-std::vector<bool> GreedyParts(const std::vector<double>& gap, const Effects& effects,
-                              const TokenSet& tokens) {
-  std::vector<bool> chosen(effects.size());
-  std::vector<double> left = gap;
-  for (;;) {
-    size_t best = effects.size();
-    double most = 0.03;
-    for (size_t i = 0; i < effects.size(); ++i) {
-      if (chosen[i]) continue;
-      const double share = Explain(left, effects[i], tokens, false).share.value;
-      if (share <= most) continue;
-      most = share;
-      best = i;
-    }
-    if (best == effects.size()) return chosen;
-    chosen[best] = true;
-    left = Less(left, effects[best]);
-  }
 }
 
 // How much larger differences are on a row's first drawn tokens, in noise scales.
@@ -112,27 +89,19 @@ struct Judge::Side {
   std::span<const double> values;
   std::vector<double> own;  // the referee's prediction under the claims
   std::vector<double> gap;
+  NoiseCurve noise;
   TokenSet tokens;
   SettingsFit fit;       // of the settings alone
   double fit_share = 0;  // on tokens that were not used to find it
   bool settled = false;
+  std::vector<SamplerSettings> settings;  // those that suspects are played with
   std::vector<Candidate> candidates;
-};
-
-// What a cause predicts, and how well it did where it was found.
-struct Judge::Candidate {
-  std::string cause, text, advice;
-  Variant variant;
-  SamplerSettings settings;
-  bool rounds = false;
-  Explained found;
-  RefereeCause measured;
-  std::vector<double> predicted;  // on the verified tokens, less the referee's own
 };
 
 struct Judge::Part {
   TokenSet tokens;
   std::vector<double> values, own, gap;
+  void Add(const Side& side, size_t from, size_t until);  // tokens
 };
 
 Judge::Judge(const RefereeModel& model, const ScoredRows& scored, const RefereeOptions& options,
@@ -144,7 +113,8 @@ Judge::Judge(const RefereeModel& model, const ScoredRows& scored, const RefereeO
       seconds_(std::move(seconds)),
       screen_end_(std::min(scored.RowsFor(0, options.screen_tokens, 3),
                            std::max<size_t>(1, scored.rows.size() / 2))),
-      verify_end_(scored.RowsFor(screen_end_, options.verify_tokens, 8)) {}
+      verify_end_(scored.RowsFor(screen_end_, options.verify_tokens, 8)),
+      glance_(BeginningsOf(std::span(scored.rows).first(screen_end_))) {}
 
 Judge::Side Judge::Open(SignSide side, const SideClaims& claims) const {
   Side out{.side = side, .claims = claims, .claimed = ClaimedSettings(claims)};
@@ -156,7 +126,8 @@ Judge::Side Judge::Open(SignSide side, const SideClaims& claims) const {
     const double e = ScoreToken(scored_.bf16[i], out.claimed).logprob - out.own[i];
     out.tokens.rounding[i] = std::isfinite(e) ? e : kNone;
   }
-  out.tokens.scale = NoiseScale(out.own, out.tokens.rounding);
+  out.noise = NoiseCurve(out.own, out.tokens.rounding);
+  out.tokens.scale = out.noise.At(out.own);
   // With few rows, runs of 24 tokens are what intervals resample.
   const int64_t runs = verify_end_ - screen_end_ < 12 ? 24 : 1 << 20;
   for (const TokenLogits& token : scored_.logits) {
@@ -165,15 +136,28 @@ Judge::Side Judge::Open(SignSide side, const SideClaims& claims) const {
   return out;
 }
 
+void Judge::Part::Add(const Side& side, size_t from, size_t until) {
+  for (size_t i = from; i < until; ++i) {
+    tokens.row.push_back(side.tokens.row[i]);
+    tokens.scale.push_back(side.tokens.scale[i]);
+    tokens.rounding.push_back(side.tokens.rounding[i]);
+    values.push_back(side.values[i]);
+    own.push_back(side.own[i]);
+    gap.push_back(side.gap[i]);
+  }
+}
+
 Judge::Part Judge::Between(const Side& side, size_t from, size_t until) const {
   Part part;
-  for (size_t i = scored_.TokensBefore(from); i < scored_.TokensBefore(until); ++i) {
-    part.tokens.row.push_back(side.tokens.row[i]);
-    part.tokens.scale.push_back(side.tokens.scale[i]);
-    part.tokens.rounding.push_back(side.tokens.rounding[i]);
-    part.values.push_back(side.values[i]);
-    part.own.push_back(side.own[i]);
-    part.gap.push_back(side.gap[i]);
+  part.Add(side, scored_.TokensBefore(from), scored_.TokensBefore(until));
+  return part;
+}
+
+Judge::Part Judge::Glanced(const Side& side) const {
+  Part part;
+  for (size_t row = 0; row < glance_.size(); ++row) {
+    const size_t from = scored_.TokensBefore(row);
+    part.Add(side, from, from + glance_[row].targets.size());
   }
   return part;
 }
@@ -261,50 +245,106 @@ void Judge::TrySettings(Side& side, SideReport& report) const {
                            Explain(held, theirs, side.tokens, true), rival_left});
 }
 
-absl::StatusOr<const std::vector<TokenLogits>*> Judge::Screened(const Suspect& suspect) {
-  const auto found = screened_.find(suspect.text);
-  if (found != screened_.end()) return &found->second;
-  ForwardOptions forward{.end_tokens = scored_.end_tokens};
+absl::StatusOr<const std::vector<TokenLogits>*> Judge::Replayed(
+    const Suspect& suspect, std::span<const RefereeRow> rows,
+    std::map<std::string, std::vector<TokenLogits>>& kept) const {
+  const auto found = kept.find(suspect.text);
+  if (found != kept.end()) return &found->second;
   TANDEM_ASSIGN_OR_RETURN(
       std::vector<TokenLogits> logits,
-      RefereeForward(model_, std::span(scored_.rows).first(screen_end_), suspect.variant, forward));
-  return &(screened_[suspect.text] = std::move(logits));
+      RefereeForward(model_, rows, suspect.variant, {.end_tokens = scored_.end_tokens}));
+  return &(kept[suspect.text] = std::move(logits));
 }
 
-absl::Status Judge::TrySuspects(Side& side, std::span<const Suspect> suspects, SideReport& report) {
+absl::StatusOr<const std::vector<TokenLogits>*> Judge::Screened(const Suspect& suspect) {
+  return Replayed(suspect, std::span(scored_.rows).first(screen_end_), screened_);
+}
+
+// What is left of the gap under a prediction, in the noise of tokens that are as likely as predicted.
+ResidualSize Judge::Left(const Side& side, const Part& part, const std::vector<double>& predicted) {
+  TokenSet tokens = part.tokens;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens.scale[i] = std::max(tokens.scale[i], side.noise.At(part.own[i] + predicted[i]));
+  }
+  return SizeOf(Less(part.gap, predicted), tokens);
+}
+
+// Replays a suspect on the screened rows, with every setting in question. True: it leaves nothing for
+// another suspect.
+absl::StatusOr<bool> Judge::Screen(Side& side, const Suspect& suspect, SideReport& report) {
   const Part part = Between(side, 0, screen_end_);
-  std::vector<SamplerSettings> settings = {side.claimed};
-  if (!side.fit.causes.empty() && side.fit_share > 0.1) settings.push_back(side.fit.settings);
-  size_t done = 0;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<TokenLogits>* const logits, Screened(suspect));
+  bool enough = false;
+  for (size_t s = 0; s < side.settings.size(); ++s) {
+    ++report.num_tried;
+    const std::vector<double> predicted =
+        Less(PredictLogprobs(*logits, side.settings[s]), part.own);
+    Candidate candidate{.cause = suspect.cause,
+                        .text = suspect.text,
+                        .advice = suspect.advice,
+                        .variant = suspect.variant,
+                        .settings = side.settings[s],
+                        .rounds = suspect.rounds,
+                        .may_round_inputs = suspect.may_round_inputs,
+                        .found = Explain(part.gap, predicted, part.tokens, false)};
+    if (s > 0) {
+      candidate.cause = absl::StrCat(suspect.cause, "+", absl::StrJoin(side.fit.causes, "+"));
+      absl::StrAppend(&candidate.text, ", and log-probs of ", SettingsText(side.settings[s]));
+    }
+    const ResidualSize left = Left(side, part, predicted);
+    enough |= left.same() || (left.as_rounding() && candidate.found.share.value > 0.93 &&
+                              (!ClaimsFloat32(side.claims) || left.goes_with_bf16()));
+    side.candidates.push_back(std::move(candidate));
+  }
+  return enough;
+}
+
+// How well a suspect does on the few rows that come first; 1 where it does nothing there, so that
+// they do not speak against it.
+absl::StatusOr<double> Judge::Glance(const Side& side, const Suspect& suspect) {
+  const Part part = Glanced(side);
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<TokenLogits>* const logits,
+                          Replayed(suspect, glance_, glanced_));
+  double best = 0;
+  for (const SamplerSettings& settings : side.settings) {
+    const std::vector<double> predicted = Less(PredictLogprobs(*logits, settings), part.own);
+    if (SizeOf(predicted, part.tokens).mean_abs < kSameMeanAbs) return 1;
+    const Explained explained = Explain(part.gap, predicted, part.tokens, false);
+    best = std::max({best, explained.correlation, explained.share.value});
+  }
+  return best;
+}
+
+// Glances at all suspects, and replays the best of them on more rows.
+absl::Status Judge::TrySuspects(Side& side, std::span<const Suspect> suspects, SideReport& report) {
+  side.settings = {side.claimed};
+  if (!side.fit.causes.empty() && side.fit_share > 0.1) side.settings.push_back(side.fit.settings);
+  const double until = kShareOfGlances * options_.budget_seconds;
+  std::vector<std::pair<double, const Suspect*>> waiting;
   for (const Suspect& suspect : suspects) {
-    if (seconds_() > options_.budget_seconds) {
-      report.num_left += static_cast<int64_t>(suspects.size() - done);
+    if (seconds_() > until) {
+      report.num_left += static_cast<int64_t>(&suspects.back() - &suspect) + 1;
       break;
     }
-    progress_(suspect.text,
-              0.4 + 0.45 * static_cast<double>(done++) / static_cast<double>(suspects.size()));
+    progress_(suspect.text, 0.4 + 0.3 * static_cast<double>(&suspect - suspects.data()) /
+                                      static_cast<double>(suspects.size()));
     AddOnce(report.tried, suspect.cause);
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<TokenLogits>* const logits, Screened(suspect));
-    bool enough = false;  // nothing is left for another suspect
-    for (size_t s = 0; s < settings.size(); ++s) {
-      ++report.num_tried;
-      const std::vector<double> predicted = Less(PredictLogprobs(*logits, settings[s]), part.own);
-      Candidate candidate{suspect.cause,
-                          suspect.text,
-                          suspect.advice,
-                          suspect.variant,
-                          settings[s],
-                          suspect.rounds,
-                          Explain(part.gap, predicted, part.tokens, false)};
-      if (s > 0) {
-        candidate.cause = absl::StrCat(suspect.cause, "+", absl::StrJoin(side.fit.causes, "+"));
-        absl::StrAppend(&candidate.text, ", and log-probs of ", SettingsText(settings[s]));
-      }
-      const ResidualSize left = SizeOf(Less(part.gap, predicted), part.tokens);
-      enough |= left.same() || (left.as_rounding() && candidate.found.share.value > 0.93 &&
-                                (!ClaimsFloat32(side.claims) || left.goes_with_bf16()));
-      side.candidates.push_back(std::move(candidate));
+    TANDEM_ASSIGN_OR_RETURN(const double well, Glance(side, suspect));
+    if (well > 0.95 && well < 1) {
+      TANDEM_ASSIGN_OR_RETURN(const bool enough, Screen(side, suspect, report));
+      if (enough) return absl::OkStatus();
+      continue;
     }
+    ++report.num_tried;
+    waiting.emplace_back(well, &suspect);
+  }
+  std::stable_sort(waiting.begin(), waiting.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (size_t i = 0; i < std::min(waiting.size(), kMostScreened); ++i) {
+    if (seconds_() > options_.budget_seconds) break;
+    progress_(waiting[i].second->text,
+              0.7 + 0.15 * static_cast<double>(i) / static_cast<double>(kMostScreened));
+    TANDEM_ASSIGN_OR_RETURN(const bool enough, Screen(side, *waiting[i].second, report));
     if (enough) break;
   }
   return absl::OkStatus();
@@ -372,54 +412,24 @@ absl::Status Judge::Verify(Side& side, SideReport& report) {
     candidate.predicted = Less(PredictLogprobs(logits, candidate.settings), part.own);
     candidate.measured = {candidate.cause, candidate.text, candidate.advice,
                           Explain(part.gap, candidate.predicted, part.tokens, true),
-                          SizeOf(Less(part.gap, candidate.predicted), part.tokens)};
+                          Left(side, part, candidate.predicted)};
+    if (candidate.may_round_inputs) {
+      Variant both = candidate.variant;
+      both.activations_q8 = true;
+      TANDEM_ASSIGN_OR_RETURN(const std::vector<TokenLogits> rounded,
+                              RefereeForward(model_, rows, both, forward));
+      const std::vector<double> moved =
+          Less(PredictLogprobs(rounded, candidate.settings), part.own);
+      candidate.rounded_inputs = SizeOf(Less(moved, candidate.predicted), part.tokens).in_scale;
+    }
     causes.push_back(candidate.cause);
     verified.push_back(candidate);
   }
   std::stable_sort(verified.begin(), verified.end(), [](const Candidate& a, const Candidate& b) {
     return a.measured.explained.share.value > b.measured.explained.share.value;
   });
-  Decide(side, verified, report);
+  Decide(part.gap, part.tokens, side.claims, verified, report);
   return absl::OkStatus();
-}
-
-void Judge::Decide(const Side& side, std::vector<Candidate>& verified, SideReport& report) const {
-  report.status = SideStatus::kUnknown;
-  if (verified.empty()) return;
-  const Part part = Between(side, screen_end_, verify_end_);
-  const Candidate& best = verified.front();
-  const RefereeCause& measured = best.measured;
-  report.causes = {measured};
-  const offpolicy::Interval& share = measured.explained.share;
-  const offpolicy::Interval& strength = measured.explained.coefficient;
-  // What explains nearly all leaves nothing for a suspect that was not reached.
-  const bool complete = report.num_left == 0 || share.low > 0.9;
-  const bool rounding = complete && measured.left.as_rounding() && share.low > 0.5 &&
-                        strength.low < 1.1 && strength.high > 0.9 && strength.value > 0.85 &&
-                        strength.value < 1.18 &&
-                        (!ClaimsFloat32(side.claims) || measured.left.goes_with_bf16());
-  // A fault smaller than the noise is known by its strength, which no noise has: weights that are at
-  // hand are played as they are, and the coefficient is 1.
-  const bool below_noise = complete && measured.left.as_rounding() &&
-                           best.cause.find("other_weights") != std::string::npos &&
-                           share.low > 0.02 && strength.low > 0.6 && strength.high < 1.4 &&
-                           strength.low < 1 && strength.high > 1;
-  // A rounding need not be played number by number alike to be known.
-  const bool as_rounded =
-      complete && best.rounds && share.low > 0.3 && measured.explained.correlation > 0.6;
-  if (!(measured.left.same() || rounding || as_rounded || below_noise)) return;
-  report.status = SideStatus::kNamed;
-  for (size_t i = 1; i < verified.size(); ++i) {
-    const Candidate& rival = verified[i];
-    if (rival.cause == best.cause) continue;
-    const offpolicy::Interval better =
-        ShareAdvantage(part.gap, best.predicted, rival.predicted, part.tokens);
-    const bool as_good = measured.left.same() ? rival.measured.left.same()
-                                              : !(better.low > (below_noise ? 0.0 : 0.05));
-    if (!as_good) continue;
-    report.status = SideStatus::kOneOf;
-    report.causes.push_back(rival.measured);
-  }
 }
 
 absl::StatusOr<SideReport> Judge::JudgeSide(SignSide which, const SideClaims& claims) {

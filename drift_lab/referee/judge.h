@@ -1,5 +1,6 @@
 // Judge: the verdict on one side. Cheap statistics first, then settings of samplers, which need no
-// forward pass, then replays of suspects on a few rows, then the best of them on other rows. Used by
+// forward pass, then a glance at every suspect on a few tokens, the best of them on more, and the best
+// of those on other rows. Used by
 // referee.cc. Replays are shared by the sides. Use from one thread.
 #pragma once
 
@@ -28,20 +29,26 @@ class Judge {
   absl::StatusOr<SideReport> JudgeSide(SignSide side, const SideClaims& claims);
 
  private:
-  struct Candidate;
   struct Part;  // of the scored tokens
   struct Side;
 
   Side Open(SignSide side, const SideClaims& claims) const;
   Part Between(const Side& side, size_t from, size_t until) const;
+  Part Glanced(const Side& side) const;
   void TryTransforms(Side& side, SideReport& report) const;
   void TrySettings(Side& side, SideReport& report) const;
   absl::Status TrySuspects(Side& side, std::span<const Suspect> suspects, SideReport& report);
   absl::Status TryEmbedding(Side& side, SideReport& report);
   absl::Status TryParts(Side& side, SideReport& report);
   absl::Status Verify(Side& side, SideReport& report);
-  void Decide(const Side& side, std::vector<Candidate>& verified, SideReport& report) const;
+  absl::StatusOr<double> Glance(const Side& side, const Suspect& suspect);
+  absl::StatusOr<bool> Screen(Side& side, const Suspect& suspect, SideReport& report);
+  static ResidualSize Left(const Side& side, const Part& part,
+                           const std::vector<double>& predicted);
   absl::StatusOr<const std::vector<TokenLogits>*> Screened(const Suspect& suspect);
+  absl::StatusOr<const std::vector<TokenLogits>*> Replayed(
+      const Suspect& suspect, std::span<const RefereeRow> rows,
+      std::map<std::string, std::vector<TokenLogits>>& kept) const;
 
   const RefereeModel& model_;
   const ScoredRows& scored_;
@@ -49,7 +56,9 @@ class Judge {
   const RefereeProgress& progress_;
   const std::function<double()> seconds_;
   const size_t screen_end_, verify_end_;  // rows [0, screen_end_), [screen_end_, verify_end_)
-  std::map<std::string, std::vector<TokenLogits>> screened_;
+  const std::vector<RefereeRow> glance_;  // the beginnings of the first rows
+  // By the suspect's text.
+  std::map<std::string, std::vector<TokenLogits>> glanced_, screened_;
 };
 
 }  // namespace tandem::drift

@@ -85,7 +85,8 @@ std::string SentenceOf(const SideReport& side) {
                         ShareText(side.causes.front().explained.share));
       }
       if (side.num_left > 0) {
-        absl::StrAppend(&text, "; ", side.num_left, " were left for want of time");
+        absl::StrAppend(&text, "; ", side.num_left,
+                        " were left for want of time (--referee-seconds gives more)");
       }
       text += ".";
       if (side.first_tokens > 1.5) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace tandem::drift {
 namespace {
@@ -50,29 +51,40 @@ void Centre(std::vector<double>& x) {
 
 }  // namespace
 
-std::vector<double> NoiseScale(std::span<const double> logprobs, std::span<const double> rounding) {
-  std::vector<size_t> order(logprobs.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return logprobs[a] > logprobs[b]; });
-  // Root mean squares over the 80 tokens around; the ends take what there is.
+NoiseCurve::NoiseCurve(std::span<const double> logprobs, std::span<const double> rounding) {
+  std::vector<std::pair<double, double>> played;  // log-prob, square of the rounding
+  for (size_t i = 0; i < logprobs.size(); ++i) {
+    const double e = Bounded(rounding[i]);
+    if (std::isfinite(e) && std::isfinite(logprobs[i])) played.emplace_back(logprobs[i], e * e);
+  }
+  std::stable_sort(played.begin(), played.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<double> prefix = {0};
+  for (const auto& [logprob, square] : played) prefix.push_back(prefix.back() + square);
+  // Root mean squares over the 80 tokens around. Near certainty the scale falls with the log-prob, and
+  // fewer are taken; it is level at the other end.
   const size_t half = 40;
-  std::vector<double> prefix(order.size() + 1, 0.0), known(order.size() + 1, 0.0);
-  for (size_t i = 0; i < order.size(); ++i) {
-    const double e = Bounded(rounding[order[i]]);
-    prefix[i + 1] = prefix[i] + (std::isfinite(e) ? e * e : 0);
-    known[i + 1] = known[i] + (std::isfinite(e) ? 1 : 0);
-  }
-  std::vector<double> scale(order.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    const size_t reach = std::min({half, i, order.size() - 1 - i}) + 3;
+  for (size_t i = 0; i < played.size(); ++i) {
+    const size_t reach = std::min(half, played.size() - 1 - i) + 3;
     const size_t from = i >= reach ? i - reach : 0;
-    const size_t until = std::min(order.size(), i + reach + 1);
-    scale[order[i]] =
-        std::sqrt(std::max(0.0, prefix[until] - prefix[from]) / static_cast<double>(until - from)) +
-        1e-5;
+    const size_t until = std::min(played.size(), i + reach + 1);
+    logprobs_.push_back(played[i].first);
+    scales_.push_back(
+        std::sqrt((prefix[until] - prefix[from]) / static_cast<double>(until - from)) + 1e-5);
   }
-  return scale;
+}
+
+double NoiseCurve::At(double logprob) const {
+  if (scales_.empty()) return 1e-5;
+  const auto after = std::lower_bound(logprobs_.begin(), logprobs_.end(), logprob);
+  const auto i = std::min(static_cast<size_t>(after - logprobs_.begin()), scales_.size() - 1);
+  return scales_[i];
+}
+
+std::vector<double> NoiseCurve::At(std::span<const double> logprobs) const {
+  std::vector<double> scales;
+  for (const double logprob : logprobs) scales.push_back(At(logprob));
+  return scales;
 }
 
 ResidualSize SizeOf(std::span<const double> residual, const TokenSet& tokens) {

@@ -31,8 +31,19 @@ struct TokenSet {
   size_t size() const { return row.size(); }
 };
 
-// The scale of each token: root mean square of `rounding` over tokens with log-probs like its own.
-std::vector<double> NoiseScale(std::span<const double> logprobs, std::span<const double> rounding);
+// The scale of a token by its log-prob: root mean square of `rounding` over tokens with log-probs
+// like its own.
+class NoiseCurve {
+ public:
+  NoiseCurve() = default;
+  // [M] each; NaN in `rounding`: not played
+  NoiseCurve(std::span<const double> logprobs, std::span<const double> rounding);
+  double At(double logprob) const;  // nats
+  std::vector<double> At(std::span<const double> logprobs) const;
+
+ private:
+  std::vector<double> logprobs_, scales_;  // increasing log-probs
+};
 
 struct ResidualSize {
   int64_t num_tokens = 0;

@@ -90,21 +90,24 @@ void AddAttention(const ModelConfig& config, int64_t longest, std::vector<Suspec
   }
 }
 
-Suspect Rounded(WeightFormat format, bool embedding, bool activations) {
+Suspect Rounded(WeightFormat format, bool embedding) {
   Suspect suspect{
       "quantised_weights",
       absl::StrCat("weights quantised to ", WeightFormatName(format),
-                   embedding ? ", the embedding and head too" : "",
-                   activations ? ", inputs of matrices in int8" : ""),
+                   embedding ? ", the embedding and head too" : ""),
       "score with the quantised weights on the trainer's side too, or serve what is trained"};
   suspect.rounds = true;
+  suspect.may_round_inputs =
+      embedding && (format == WeightFormat::kQ8Block32 || format == WeightFormat::kQ4KMedium ||
+                    format == WeightFormat::kQ4Block32 || format == WeightFormat::kQ5Block32);
   suspect.variant.format = format;
   suspect.variant.format_embedding = embedding;
-  suspect.variant.activations_q8 = activations;
   return suspect;
 }
 
 void AddRoundings(std::vector<Suspect>& out) {
+  out.push_back(Rounded(WeightFormat::kQ8Block32, true));
+  out.push_back(Rounded(WeightFormat::kQ4KMedium, true));
   for (const WeightFormat format :
        {WeightFormat::kQ8Block32, WeightFormat::kInt8Channel, WeightFormat::kInt8Tensor,
         WeightFormat::kInt8Group128, WeightFormat::kAsym8Channel, WeightFormat::kFp8Channel,
@@ -112,10 +115,8 @@ void AddRoundings(std::vector<Suspect>& out) {
         WeightFormat::kInt4Group32, WeightFormat::kInt4Channel, WeightFormat::kAsym4Group128,
         WeightFormat::kAsym4Group64, WeightFormat::kAsym4Group32, WeightFormat::kQ4Block32,
         WeightFormat::kQ5Block32}) {
-    out.push_back(Rounded(format, false, false));
+    out.push_back(Rounded(format, false));
   }
-  out.push_back(Rounded(WeightFormat::kQ8Block32, true, true));
-  out.push_back(Rounded(WeightFormat::kQ5Block32, true, true));
   const char* const advice = "look at the option for the dtype of the engine's KV cache";
   out.push_back({"quantised_kv", "keys and values in int8", advice, {.kv_bits = 8}, true});
   out.push_back({"quantised_kv", "keys and values in fp8 e4m3", advice, {.kv_fp8 = true}, true});
@@ -231,15 +232,13 @@ std::vector<Suspect> HiddenSuspects(const RefereeModel& model) {
   std::vector<Suspect> out;
   AddOther(model, out);
   if (out.size() > 1) out.resize(1);
-  out.push_back(Rounded(WeightFormat::kQ8Block32, true, false));
-  out.push_back(Rounded(WeightFormat::kInt8Channel, false, false));
-  out.push_back(Rounded(WeightFormat::kFp8Channel, false, false));
+  out.push_back(Rounded(WeightFormat::kQ8Block32, true));
+  out.push_back(Rounded(WeightFormat::kInt8Channel, false));
+  out.push_back(Rounded(WeightFormat::kFp8Channel, false));
   return out;
 }
 
-Suspect WithEmbedding(const Suspect& suspect) {
-  return Rounded(suspect.variant.format, true, suspect.variant.activations_q8);
-}
+Suspect WithEmbedding(const Suspect& suspect) { return Rounded(suspect.variant.format, true); }
 
 std::vector<Suspect> PartsOfOther(const RefereeModel& model) {
   std::vector<Suspect> parts;

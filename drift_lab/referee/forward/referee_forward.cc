@@ -103,22 +103,27 @@ class Player {
     const at::Tensor& theirs = model_.other()->by_name.at(name);
     return variant_.other_share == 1 ? theirs : own + (theirs - own) * variant_.other_share;
   }
-  at::Tensor Matrix(const std::string& name, bool other, bool rounded) {
+  // `layer` is -1 for the embedding and the head.
+  at::Tensor Matrix(const std::string& name, int64_t layer, bool other, bool rounded) {
     const auto found = kept_.find(name);
     if (found != kept_.end()) return found->second;
     at::Tensor matrix = Mixed(name, other);
-    if (rounded) matrix = RoundedWeights(matrix, variant_.format);
+    if (rounded) {
+      matrix =
+          RoundedWeights(matrix, FormatOfMatrix(variant_.format, name, layer, config_.num_layers));
+    }
     return kept_[name] = matrix.to(dtype_);
   }
   at::Tensor Embedding() {
-    return Matrix("model.embed_tokens.weight", variant_.other_embedding, variant_.format_embedding);
+    return Matrix("model.embed_tokens.weight", -1, variant_.other_embedding,
+                  variant_.format_embedding);
   }
   at::Tensor Head() {
     if (config_.tie_word_embeddings && variant_.other_head == variant_.other_embedding) {
       return Embedding();
     }
     if (!config_.tie_word_embeddings) {
-      return Matrix("lm_head.weight", variant_.other_head, variant_.format_embedding);
+      return Matrix("lm_head.weight", -1, variant_.other_head, variant_.format_embedding);
     }
     at::Tensor& head = kept_["head"];
     if (!head.defined()) head = Mixed("model.embed_tokens.weight", variant_.other_head).to(dtype_);
@@ -129,11 +134,14 @@ class Player {
            variant_.other_layers[static_cast<size_t>(layer)];
   }
 
+  // What a matrix multiplies. llama.cpp rounds it to int8, in blocks that go with those of the matrix.
   at::Tensor Input(const at::Tensor& x) const {
-    return variant_.activations_q8 ? RoundedActivations(x.to(at::kFloat)).to(dtype_) : x.to(dtype_);
+    if (!variant_.activations_q8) return x.to(dtype_);
+    const bool super = variant_.format == WeightFormat::kQ4KMedium && x.size(-1) % 256 == 0;
+    return RoundedActivations(x.to(at::kFloat), super ? 256 : 32).to(dtype_);
   }
   at::Tensor Linear(const std::string& name, int64_t layer, bool bias, const at::Tensor& input) {
-    const at::Tensor weight = Matrix(absl::StrCat(name, ".weight"), IsOther(layer), true);
+    const at::Tensor weight = Matrix(absl::StrCat(name, ".weight"), layer, IsOther(layer), true);
     if (!bias || variant_.no_bias) return at::linear(input, weight);
     return at::linear(input, weight, Mixed(absl::StrCat(name, ".bias"), IsOther(layer)).to(dtype_));
   }

@@ -19,8 +19,9 @@ struct RefereeTensors {
 // `matrix` [out, in] fp32 as an engine that stores it in `format` multiplies by it, in fp32.
 at::Tensor RoundedWeights(const at::Tensor& matrix, WeightFormat format);
 
-// Rows of `x` in blocks of 32 along the last dimension, int8 with a scale each.
-at::Tensor RoundedActivations(const at::Tensor& x);
+// Rows of `x` in blocks along the last dimension, int8 with a scale each. `block` is 32 (q8_0, the
+// scale in fp16) or 256 (q8_K).
+at::Tensor RoundedActivations(const at::Tensor& x, int64_t block);
 
 // `x` [..., D] with one scale for each vector of the last dimension, symmetrical, `bits` bits.
 at::Tensor RoundedVectors(const at::Tensor& x, int bits);

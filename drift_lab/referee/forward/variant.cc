@@ -1,5 +1,6 @@
 #include "drift_lab/referee/forward/variant.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -18,7 +19,11 @@ double BitsOf(WeightFormat format) {
     case WeightFormat::kAsym4Group32:
     case WeightFormat::kAsym4Group64:
     case WeightFormat::kAsym4Group128:
+    case WeightFormat::kQ4K:
+    case WeightFormat::kQ4KMedium:
       return 4;
+    case WeightFormat::kQ6K:
+      return 6;
     case WeightFormat::kQ5Block32:
       return 5;
     default:
@@ -62,8 +67,25 @@ const char* WeightFormatName(WeightFormat format) {
       return "4 bits with zero points in groups of 128";
     case WeightFormat::kAsym8Channel:
       return "8 bits with a zero point per channel";
+    case WeightFormat::kQ4K:
+      return "4 bits in super-blocks of 256 (q4_K)";
+    case WeightFormat::kQ6K:
+      return "6 bits in super-blocks of 256 (q6_K)";
+    case WeightFormat::kQ4KMedium:
+      return "4 to 6 bits as llama.cpp's Q4_K_M";
   }
   return "";
+}
+
+// llama-quant.cpp: which tensors get more bits.
+WeightFormat FormatOfMatrix(WeightFormat format, const std::string& matrix, int64_t layer,
+                            int64_t num_layers) {
+  if (format != WeightFormat::kQ4KMedium) return format;
+  const auto is = [&](const char* name) { return absl::StrContains(matrix, name); };
+  if (is("embed_tokens") || is("lm_head")) return WeightFormat::kQ6K;
+  const int64_t eighth = num_layers / 8;
+  const bool more = layer < eighth || layer >= 7 * num_layers / 8 || (layer - eighth) % 3 == 2;
+  return more && (is("v_proj") || is("down_proj")) ? WeightFormat::kQ6K : WeightFormat::kQ4K;
 }
 
 std::string SettingsText(const SamplerSettings& settings) {

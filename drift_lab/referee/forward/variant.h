@@ -29,7 +29,13 @@ enum class WeightFormat : uint8_t {
   kAsym4Group64,
   kAsym4Group128,
   kAsym8Channel,
+  kQ4K,        // llama.cpp's q4_K
+  kQ6K,        // q6_K
+  kQ4KMedium,  // Q4_K_M: q6_K for some matrices, q4_K for the others (FormatOfMatrix)
 };
+// The format of one matrix of a model that is stored in `format`; `matrix` is its Hugging Face name.
+WeightFormat FormatOfMatrix(WeightFormat format, const std::string& matrix, int64_t layer,
+                            int64_t num_layers);
 // Bits of a weight, without scales.
 double BitsOf(WeightFormat format);
 const char* WeightFormatName(WeightFormat format);  // "int8, one scale per channel", ...
@@ -73,7 +79,7 @@ struct Variant {
 
   WeightFormat format = WeightFormat::kOwn;
   bool format_embedding = false;  // the embedding and the head too
-  bool activations_q8 = false;    // inputs of matrices rounded to int8 in blocks of 32
+  bool activations_q8 = false;    // inputs of matrices rounded to int8, as llama.cpp does
   int kv_bits = 0;                // 8 or 4: keys and values, one scale per token and head
   bool kv_fp8 = false;
 
