@@ -144,7 +144,44 @@ void CheckDrawsOf(const ScoredRows& scored, const SideClaims& claims, SideReport
                           " nearly as likely, so that the two cannot be told apart"));
 }
 
+// The correlation of what the two sides differ by from the referee; 0 if it is not known.
+double CorrelationOfSides(const ScoredRows& scored, const RecordsHeader& header) {
+  const std::vector<double> own_a =
+      PredictLogprobs(scored.logits, ClaimedSettings(header.behaviour));
+  const std::vector<double> own_b =
+      PredictLogprobs(scored.logits, ClaimedSettings(header.proximal));
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < own_a.size(); ++i) {
+    const double a = std::clamp(scored.behaviour[i] - own_a[i], -6.0, 6.0);
+    const double b = std::clamp(scored.proximal[i] - own_b[i], -6.0, 6.0);
+    if (std::isnan(a) || std::isnan(b)) continue;
+    ab += a * b;
+    aa += a * a;
+    bb += b * b;
+  }
+  return aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 0;
+}
+
+// Both sides differ from the model in the same way, which rounding does not explain and no suspect
+// does: then the model is in question, and not a side.
+bool ModelIsInQuestion(const RefereeReport& report) {
+  const auto suspicious = [](const SideReport& side) {
+    return side.status == SideStatus::kUnknown ||
+           (side.status == SideStatus::kRounding && !side.gap.goes_with_bf16());
+  };
+  const auto unknown = [](const SideReport& side) { return side.status == SideStatus::kUnknown; };
+  return report.sides.size() == 2 && std::ranges::all_of(report.sides, suspicious) &&
+         std::ranges::any_of(report.sides, unknown) && report.correlation_of_sides > 0.4;
+}
+
 std::string HeadlineOf(const RefereeReport& report) {
+  if (ModelIsInQuestion(report)) {
+    return absl::StrFormat(
+        "Both sides differ from the model in the same way (correlation %.2f), so that neither may "
+        "have run these weights: which side is off cannot be said. Give the weights that they ran "
+        "as --model.",
+        report.correlation_of_sides);
+  }
   std::vector<std::string> off, healthy;
   for (const SideReport& side : report.sides) {
     if (side.status == SideStatus::kNoValues) continue;
@@ -226,6 +263,7 @@ absl::StatusOr<RefereeReport> RunReferee(const Records& records, const TokenPair
     side.advice = AdviceOf(side);
     report.sides.push_back(std::move(side));
   }
+  report.correlation_of_sides = CorrelationOfSides(scored, records.header);
   report.headline = HeadlineOf(report);
   if (report.headline.starts_with("the ")) report.headline[0] = 'T';
   report.seconds = seconds();

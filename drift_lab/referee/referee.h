@@ -74,6 +74,7 @@ struct RefereeReport {
   std::string model, weights;
   int64_t num_rows = 0, num_tokens = 0, num_drawn = 0;  // scored; drawn in the file
   double bf16_mean_abs = 0;                             // the referee's own bf16 against its fp32
+  double correlation_of_sides = 0;  // of what the two sides differ by from the referee
   std::string headline;
   std::vector<SideReport> sides;
   double seconds = 0;

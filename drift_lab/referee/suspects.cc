@@ -222,9 +222,9 @@ std::vector<Suspect> ForwardSuspects(const RefereeModel& model, std::span<const 
   AddOther(model, out);
   AddNorms(model.config(), out);
   AddPrompts(model, rows, out);
-  AddRoundings(out);
   AddRotary(model.config(), out);
   AddAttention(model.config(), longest, out);
+  AddRoundings(out);  // which cost most
   return out;
 }
 

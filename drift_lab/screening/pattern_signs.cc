@@ -172,12 +172,12 @@ Sign SomeRowsSign(const Records& records, const TokenPairs& pairs, std::span<con
   }
   sign.value.value = static_cast<double>(count) / static_cast<double>(rows.size());
   if (count >= 3 && carried > 0.5 * all && bound > 0) {
-    Show(sign, absl::StrFormat("%d of %d rows differ by over 8 times the median row and carry %.3g "
-                               "%% of the sum of delta^2: "
-                               "look at what those rows have in common (weights, prompt, cache, "
-                               "padding); it is not one cause for all.%s",
-                               count, rows.size(), 100 * carried / all,
-                               VersionsOf(records, rows, bound)));
+    Show(sign, absl::StrFormat(
+                   "%d of %d rows differ by over 8 times the median row and carry %.3g "
+                   "%% of the sum of delta^2: "
+                   "look at what those rows have in common (an update on them, weights, "
+                   "prompt, cache, padding).%s",
+                   count, rows.size(), 100 * carried / all, VersionsOf(records, rows, bound)));
     return sign;
   }
   sign.verdict = count == 0 ? SignVerdict::kRuledOut : SignVerdict::kCannotTell;

@@ -166,6 +166,17 @@ TEST_F(RefereeTest, AbstainsOnWeightsThatAreNotAtHand) {
   EXPECT_EQ(side.status, SideStatus::kUnknown) << side.sentence;
 }
 
+TEST_F(RefereeTest, QuestionsTheModelWhereBothSidesDifferFromItInTheSameWay) {
+  SetColumn(Column::kBehaviour, TrainerSays(config_, 2));
+  SetColumn(Column::kProximal, TrainerSays(config_, 2, 1, ComputeDType::kBf16));
+  const auto report =
+      RunReferee(records_, PairsOf(records_), options_, [](const std::string&, double) {});
+  ASSERT_THAT(report, IsOk());
+  EXPECT_GT(report->correlation_of_sides, 0.9);
+  EXPECT_TRUE(report->headline.starts_with("Both sides differ from the model in the same way"))
+      << report->headline;
+}
+
 TEST_F(RefereeTest, AbstainsOnNoise) {
   std::vector<float> values = TrainerSays(config_, 1);
   std::mt19937 random(4);
