@@ -50,7 +50,8 @@ CASES = {
     "norm_eps": Case("B runs with rms_norm_eps 1e-3 in place of 1e-5", b=f"transformers:bf16:model={MODELS}/norm_eps"),
     "norm_eps_a": Case("A runs with rms_norm_eps 1e-3 in place of 1e-5", a=f"vllm:bf16:model={MODELS}/norm_eps"),
     "lora_merged": Case("A has an adapter merged that B has not", a=f"vllm:bf16:model={MODELS}/lora_merged", weights=f"{MODELS}/lora_merged"),
-    "lora_unmerged": Case("the model has an adapter merged that A serves without", b=f"transformers:bf16:model={MODELS}/lora_merged",
+    "lora_unmerged": Case("the model has an adapter merged that A serves without", a=f"vllm:bf16:model={BASE}",
+                          b=f"transformers:bf16:model={MODELS}/lora_merged",
                           model=f"{MODELS}/lora_merged", weights=BASE),
     "shard_old": Case("B has layers 10 to 19 of the trained weights, all others of the model", b=f"transformers:bf16:model={MODELS}/shard_old",
                       weights=f"{MODELS}/trained"),
@@ -117,8 +118,8 @@ def ask(tandem: str, name: str, case: Case) -> None:
     if done.returncode != 0:
         print(f"exit code {done.returncode}: {done.stderr.strip()}\n```\n", flush=True)
         return
-    print("\n".join(done.stdout.splitlines()[:6]) + "\n```\n")
     answer = json.loads((ROOT / f"{RECORDS}/{name}.json").read_text(encoding="utf-8"))
+    print("```\n\n" + "\n".join(f"> {line}  " for line in (answer["headline"], answer["referee"]["headline"])) + "\n")
     print(f"{sides_of(answer)}. Names: {', '.join(names_of(answer)) or 'none'}. {took:.0f} s.\n", flush=True)
 
 
