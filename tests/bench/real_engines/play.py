@@ -1,7 +1,7 @@
 """Real engines with one known fault each, and what `tandem drift why` says of them.
 
     OMP_NUM_THREADS=1 nice .deps/venv/bin/python tests/bench/real_engines/make_models.py
-    OMP_NUM_THREADS=1 nice .deps/venv/bin/python tests/bench/real_engines/play.py [--tandem PROGRAM] [--only TEXT]
+    OMP_NUM_THREADS=1 nice .deps/venv/bin/python tests/bench/real_engines/play.py [--tandem PROGRAM] [--only CASE...]
 
 Records go to runs/real_engines/records and are not made again while they are there; the verdicts are asked anew each time and
 printed as Markdown. vLLM draws and transformers scores, both in bfloat16: 12 conversations, 2 completions of 64 tokens each."""
@@ -105,7 +105,7 @@ def sides_of(answer: dict[str, Any]) -> str:
 
 def ask(tandem: str, name: str, case: Case) -> None:
     command = [tandem, "drift", "why", f"{RECORDS}/{name}.jsonl", "--model", case.model,
-               *(["--weights", case.weights] if case.weights else [])]
+               *(["--weights", case.weights] if case.weights else []), "--referee-seconds", "600"]
     began = time.monotonic()
     done = subprocess.run([*command, "--json-out", f"{RECORDS}/{name}.json"], cwd=ROOT, capture_output=True, text=True, check=False)
     took = time.monotonic() - began
@@ -126,12 +126,12 @@ def ask(tandem: str, name: str, case: Case) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tandem", default=str(ROOT / "build/release/bin/tandem"))
-    parser.add_argument("--only", default="", help="cases whose name contains this text")
+    parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--records-only", action="store_true", help="make records and ask nothing")
     given = parser.parse_args()
     write_prompts()
     for name, case in CASES.items():
-        if given.only not in name:
+        if name not in given.only:
             continue
         if not (ROOT / f"{RECORDS}/{name}.jsonl").exists():
             if case.made_from:
