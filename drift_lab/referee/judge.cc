@@ -425,11 +425,37 @@ absl::Status Judge::Verify(Side& side, SideReport& report) {
     causes.push_back(candidate.cause);
     verified.push_back(candidate);
   }
+  PreferSettingsAlone(side, part, verified);
   std::stable_sort(verified.begin(), verified.end(), [](const Candidate& a, const Candidate& b) {
     return a.measured.explained.share.value > b.measured.explained.share.value;
   });
   Decide(part.gap, part.tokens, side.claims, verified, report);
+  report.by_settings = report.status == SideStatus::kNamed &&
+                       report.causes.front().cause == absl::StrJoin(side.fit.causes, "+");
   return absl::OkStatus();
+}
+
+// A forward pass that is played beside settings must explain more than the settings do alone: what
+// does not is dropped, and the settings stand for it.
+void Judge::PreferSettingsAlone(const Side& side, const Part& part,
+                                std::vector<Candidate>& verified) const {
+  if (side.settings.size() < 2 || verified.empty()) return;
+  const size_t from = scored_.TokensBefore(screen_end_);
+  const auto logits = std::span(scored_.logits).subspan(from, part.own.size());
+  Candidate alone{.cause = absl::StrJoin(side.fit.causes, "+"),
+                  .text = absl::StrCat("log-probs of ", SettingsText(side.fit.settings)),
+                  .advice = "compare the sampler's settings, and raw with processed log-probs",
+                  .settings = side.fit.settings};
+  alone.predicted = Less(PredictLogprobs(logits, alone.settings), part.own);
+  alone.measured = {alone.cause, alone.text, alone.advice,
+                    Explain(part.gap, alone.predicted, part.tokens, true),
+                    Left(side, part, alone.predicted)};
+  std::erase_if(verified, [&](const Candidate& candidate) {
+    return candidate.settings == alone.settings &&
+           !(ShareAdvantage(part.gap, candidate.predicted, alone.predicted, part.tokens).low >
+             0.05);
+  });
+  verified.push_back(std::move(alone));
 }
 
 absl::StatusOr<SideReport> Judge::JudgeSide(SignSide which, const SideClaims& claims) {

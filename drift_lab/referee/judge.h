@@ -16,6 +16,7 @@
 #include "drift_lab/referee/referee.h"
 #include "drift_lab/referee/scored_rows.h"
 #include "drift_lab/referee/suspects.h"
+#include "drift_lab/referee/verdict.h"
 
 namespace tandem::drift {
 
@@ -41,6 +42,8 @@ class Judge {
   absl::Status TryEmbedding(Side& side, SideReport& report);
   absl::Status TryParts(Side& side, SideReport& report);
   absl::Status Verify(Side& side, SideReport& report);
+  void PreferSettingsAlone(const Side& side, const Part& part,
+                           std::vector<Candidate>& verified) const;
   absl::StatusOr<double> Glance(const Side& side, const Suspect& suspect);
   absl::StatusOr<bool> Screen(Side& side, const Suspect& suspect, SideReport& report);
   static ResidualSize Left(const Side& side, const Part& part,

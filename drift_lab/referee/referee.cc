@@ -165,9 +165,10 @@ double CorrelationOfSides(const ScoredRows& scored, const RecordsHeader& header)
 // Both sides differ from the model in the same way, which rounding does not explain and no suspect
 // does: then the model is in question, and not a side.
 bool ModelIsInQuestion(const RefereeReport& report) {
+  // Roundings that are for the most part the referee's own are no other weights.
   const auto suspicious = [](const SideReport& side) {
     return side.status == SideStatus::kUnknown ||
-           (side.status == SideStatus::kRounding && !side.gap.goes_with_bf16());
+           (side.status == SideStatus::kRounding && side.gap.like_bf16 < 0.5);
   };
   const auto unknown = [](const SideReport& side) { return side.status == SideStatus::kUnknown; };
   return report.sides.size() == 2 && std::ranges::all_of(report.sides, suspicious) &&
@@ -207,7 +208,21 @@ std::string HeadlineOf(const RefereeReport& report) {
     return healthy.empty() ? "No side has log-probs."
                            : "No side is off: the difference is rounding.";
   }
-  if (healthy.empty()) return absl::StrCat(absl::StrJoin(off, " and "), " differ from the model.");
+  if (healthy.empty()) {
+    return absl::StrCat(absl::StrJoin(off, " and "),
+                        off.size() == 1 ? " differs from the model." : " differ from the model.");
+  }
+  const bool named = std::ranges::any_of(report.sides, [](const SideReport& side) {
+    return side.status == SideStatus::kNamed || side.status == SideStatus::kOneOf;
+  });
+  // Without a cause it may be the model that is not the right one.
+  if (!named) {
+    return absl::StrCat(absl::StrJoin(off, " and "),
+                        " differs from the model by more than rounding, for no cause that was "
+                        "tried; ",
+                        absl::StrJoin(healthy, " and "),
+                        " does not. Make sure that --model has the weights that both ran.");
+  }
   return absl::StrCat(absl::StrJoin(off, " and "), " is off; ", absl::StrJoin(healthy, " and "),
                       " is not.");
 }
