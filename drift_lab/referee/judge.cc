@@ -14,9 +14,9 @@
 namespace tandem::drift {
 namespace {
 
-// Every suspect is looked at first on the beginnings of two rows: so many tokens, of which at least so
-// many are drawn. Those that do best there, so many, are replayed on more. Glances end at this share
-// of the time.
+// Every suspect is looked at first on the beginnings of two rows: so many tokens, with at least so many
+// drawn ones. Those that do best there, so many, are replayed on more. Glances end at this share of
+// the referee's time.
 constexpr size_t kGlanceRows = 2, kGlanceTokens = 48, kGlanceDrawn = 20;
 constexpr size_t kMostScreened = 12;
 constexpr double kShareOfGlances = 0.7;
@@ -260,7 +260,8 @@ absl::StatusOr<const std::vector<TokenLogits>*> Judge::Screened(const Suspect& s
   return Replayed(suspect, std::span(scored_.rows).first(screen_end_), screened_);
 }
 
-// What is left of the gap under a prediction, in the noise of tokens that are as likely as predicted.
+// What is left of the gap under a prediction. A token has the noise of one that is as likely as
+// predicted or as the referee says, whichever is more.
 ResidualSize Judge::Left(const Side& side, const Part& part, const std::vector<double>& predicted) {
   TokenSet tokens = part.tokens;
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -299,7 +300,7 @@ absl::StatusOr<bool> Judge::Screen(Side& side, const Suspect& suspect, SideRepor
   return enough;
 }
 
-// How well a suspect does on the few rows that come first; 1 where it does nothing there, so that
+// How well a suspect does on the few tokens that come first; NaN where it does nothing there, so that
 // they do not speak against it.
 absl::StatusOr<double> Judge::Glance(const Side& side, const Suspect& suspect) {
   const Part part = Glanced(side);
@@ -308,43 +309,53 @@ absl::StatusOr<double> Judge::Glance(const Side& side, const Suspect& suspect) {
   double best = 0;
   for (const SamplerSettings& settings : side.settings) {
     const std::vector<double> predicted = Less(PredictLogprobs(*logits, settings), part.own);
-    if (SizeOf(predicted, part.tokens).mean_abs < kSameMeanAbs) return 1;
+    if (SizeOf(predicted, part.tokens).mean_abs < kSameMeanAbs) return kNone;
     const Explained explained = Explain(part.gap, predicted, part.tokens, false);
     best = std::max({best, explained.correlation, explained.share.value});
   }
   return best;
 }
 
-// Glances at all suspects, and replays the best of them on more rows.
+// Glances at all suspects, and replays on more rows the best of them, and then those that need longer
+// rows to do anything.
 absl::Status Judge::TrySuspects(Side& side, std::span<const Suspect> suspects, SideReport& report) {
   side.settings = {side.claimed};
   if (!side.fit.causes.empty() && side.fit_share > 0.1) side.settings.push_back(side.fit.settings);
-  const double until = kShareOfGlances * options_.budget_seconds;
-  std::vector<std::pair<double, const Suspect*>> waiting;
+  std::vector<std::pair<double, const Suspect*>> best;
+  std::vector<const Suspect*> chosen, unseen;
   for (const Suspect& suspect : suspects) {
-    if (seconds_() > until) {
-      report.num_left += static_cast<int64_t>(&suspects.back() - &suspect) + 1;
+    const size_t number = static_cast<size_t>(&suspect - suspects.data());
+    if (seconds_() > kShareOfGlances * options_.budget_seconds) {
+      report.num_left += static_cast<int64_t>(suspects.size() - number);
       break;
     }
-    progress_(suspect.text, 0.4 + 0.3 * static_cast<double>(&suspect - suspects.data()) /
-                                      static_cast<double>(suspects.size()));
+    progress_(suspect.text,
+              0.4 + 0.3 * static_cast<double>(number) / static_cast<double>(suspects.size()));
     AddOnce(report.tried, suspect.cause);
     TANDEM_ASSIGN_OR_RETURN(const double well, Glance(side, suspect));
-    if (well > 0.95 && well < 1) {
+    if (well > 0.95) {
       TANDEM_ASSIGN_OR_RETURN(const bool enough, Screen(side, suspect, report));
       if (enough) return absl::OkStatus();
-      continue;
+    } else if (std::isnan(well)) {
+      unseen.push_back(&suspect);
+    } else {
+      ++report.num_tried;
+      best.emplace_back(well, &suspect);
     }
-    ++report.num_tried;
-    waiting.emplace_back(well, &suspect);
   }
-  std::stable_sort(waiting.begin(), waiting.end(),
+  std::stable_sort(best.begin(), best.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (size_t i = 0; i < std::min(waiting.size(), kMostScreened); ++i) {
-    if (seconds_() > options_.budget_seconds) break;
-    progress_(waiting[i].second->text,
-              0.7 + 0.15 * static_cast<double>(i) / static_cast<double>(kMostScreened));
-    TANDEM_ASSIGN_OR_RETURN(const bool enough, Screen(side, *waiting[i].second, report));
+  best.resize(std::min(best.size(), kMostScreened));
+  for (const auto& [well, suspect] : best) chosen.push_back(suspect);
+  chosen.insert(chosen.end(), unseen.begin(), unseen.end());
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (seconds_() > options_.budget_seconds) {
+      report.num_left += static_cast<int64_t>(chosen.size() - i);
+      break;
+    }
+    progress_(chosen[i]->text,
+              0.7 + 0.15 * static_cast<double>(i) / static_cast<double>(chosen.size()));
+    TANDEM_ASSIGN_OR_RETURN(const bool enough, Screen(side, *chosen[i], report));
     if (enough) break;
   }
   return absl::OkStatus();
@@ -386,7 +397,9 @@ absl::Status Judge::TryEmbedding(Side& side, SideReport& report) {
     if (candidate.variant.format == WeightFormat::kOwn) continue;
     if (best == nullptr || candidate.found.correlation > best->found.correlation) best = &candidate;
   }
-  if (best == nullptr || best->found.correlation < 0.3) return absl::OkStatus();
+  if (best == nullptr || best->found.correlation < 0.3 || best->variant.format_embedding) {
+    return absl::OkStatus();
+  }
   const Suspect suspect = WithEmbedding({.variant = best->variant});
   return TrySuspects(side, std::span(&suspect, 1), report);
 }
@@ -420,7 +433,8 @@ absl::Status Judge::Verify(Side& side, SideReport& report) {
                               RefereeForward(model_, rows, both, forward));
       const std::vector<double> moved =
           Less(PredictLogprobs(rounded, candidate.settings), part.own);
-      candidate.rounded_inputs = SizeOf(Less(moved, candidate.predicted), part.tokens).in_scale;
+      candidate.measured.rounded_inputs =
+          SizeOf(Less(moved, candidate.predicted), part.tokens).in_scale;
     }
     causes.push_back(candidate.cause);
     verified.push_back(candidate);

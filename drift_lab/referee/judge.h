@@ -1,7 +1,7 @@
-// Judge: the verdict on one side. Cheap statistics first, then settings of samplers, which need no
-// forward pass, then a glance at every suspect on a few tokens, the best of them on more, and the best
-// of those on other rows. Used by
-// referee.cc. Replays are shared by the sides. Use from one thread.
+// Judge: the verdict on one side. Cheap statistics come first, then settings of samplers, which need no
+// forward pass. Then every suspect is looked at on a few tokens, the best of them on more, and the
+// best of those on other rows. Used by referee.cc. Replays are shared by the sides. Use from one
+// thread.
 #pragma once
 
 #include <functional>

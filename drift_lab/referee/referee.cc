@@ -30,10 +30,20 @@ std::string ShareText(const offpolicy::Interval& share) {
 }
 
 std::string MeasuredText(const RefereeCause& cause) {
-  return absl::StrFormat(
-      "it explains %s of the squared difference on rows that were not used to "
-      "find it, and leaves a mean of %.2g nats",
-      ShareText(cause.explained.share), cause.left.mean_abs);
+  const std::string share =
+      absl::StrCat(ShareText(cause.explained.share),
+                   " of the squared difference on rows that were not used to find it");
+  if (cause.rounded_inputs > 0) {
+    return absl::StrFormat(
+        "the weights alone explain %s, at the strength that they have (%.2f [%.2f, %.2f], where 1 "
+        "is "
+        "right); what is left is %.2f times the referee's own bf16, and rounding to int8 what they "
+        "multiply, which cannot be replayed number by number, gives %.2f times it",
+        share, cause.explained.coefficient.value, cause.explained.coefficient.low,
+        cause.explained.coefficient.high, cause.left.in_scale, cause.rounded_inputs);
+  }
+  return absl::StrFormat("it explains %s, and leaves a mean of %.2g nats", share,
+                         cause.left.mean_abs);
 }
 
 std::string SentenceOf(const SideReport& side) {

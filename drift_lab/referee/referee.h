@@ -50,6 +50,8 @@ struct RefereeCause {
   std::string cause, text, advice;
   Explained explained;
   ResidualSize left;
+  // What rounding to int8 what the matrices multiply does beside, in noise scales; 0: no part of it.
+  double rounded_inputs = 0;
 };
 
 struct SideReport {

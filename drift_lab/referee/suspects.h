@@ -20,7 +20,7 @@ struct Suspect {
   std::string advice;
   Variant variant;
   bool rounds = false;  // a rounding, which another engine need not do number by number alike
-  // The engine may round inputs of matrices to int8 as well. What that does cannot be replayed number
+  // The engine may round to int8 what matrices multiply, too. What that does cannot be replayed number
   // by number, because a different last bit anywhere changes it; its size can.
   bool may_round_inputs = false;
 };

@@ -38,13 +38,13 @@ bool IsRounded(const Candidate& candidate) {
          candidate.measured.explained.correlation > 0.6;
 }
 
-// Weights leave their mark at full strength, and what is left has the size of what rounding the inputs
-// of matrices to int8 does.
+// Weights leave their mark at full strength, and what is left has the size that rounding to int8 what
+// the matrices multiply gives.
 bool RoundsInputs(const Candidate& candidate) {
-  if (candidate.rounded_inputs <= 0) return false;
   const RefereeCause& measured = candidate.measured;
+  if (measured.rounded_inputs <= 0) return false;
   const offpolicy::Interval& strength = measured.explained.coefficient;
-  const double left = measured.left.in_scale / candidate.rounded_inputs;
+  const double left = measured.left.in_scale / measured.rounded_inputs;
   const double error = 1 / std::sqrt(std::max<double>(1, measured.left.num_tokens));
   return measured.explained.share.low > 0 && strength.low > 0.4 && strength.high < 1.6 &&
          strength.value > 0.6 && strength.value < 1.4 &&
@@ -73,7 +73,11 @@ void Decide(std::span<const double> gap, const TokenSet& tokens, const SideClaim
                      (complete && (LeavesRounding(measured, claims) || IsRounded(best)));
   if (!named) return;
   report.status = SideStatus::kNamed;
-  if (rounds_inputs) report.causes.front().text += ", inputs of matrices to int8";
+  if (rounds_inputs) {
+    report.causes.front().text += ", and what they multiply to int8";
+  } else {
+    report.causes.front().rounded_inputs = 0;
+  }
   const double least = below_noise || rounds_inputs ? 0.0 : 0.05;
   for (const Candidate& rival : verified.subspan(1)) {
     if (rival.cause == best.cause) continue;

@@ -20,9 +20,7 @@ struct Candidate {
   Variant variant;
   SamplerSettings settings;
   bool rounds = false, may_round_inputs = false;  // those of Suspect
-  // What rounding inputs to int8 does beside: root mean square in noise scales; 0: not played.
-  double rounded_inputs = 0;
-  Explained found;  // on the rows where it was found
+  Explained found;                                // on the rows where it was found
   RefereeCause measured;
   std::vector<double> predicted;  // [M] on the other rows, less the referee's own
 };

@@ -270,8 +270,9 @@ std::optional<Sign> OtherRowsSign(const Records& records, const TokenPairs& pair
       .verdict = SignVerdict::kShown,
       .accuses = true,
       .statement = absl::StrFormat(
-          "%d of %d rows have the values of another row in one of the two columns (%s, where "
-          "behaviour_logprobs moved): the columns differ by %.3g nats a token within a row, and by "
+          "%d of %d rows have the values of another row in one of the two columns (%s, if "
+          "behaviour_logprobs is the one): the columns differ by %.3g nats a token within a row, "
+          "and by "
           "%.3g from the other row. For example, those of %s stand in %s.",
           matched, rows.size(), order, own / count, other / count, NameOfRow(records, example),
           NameOfRow(records, example_of)),

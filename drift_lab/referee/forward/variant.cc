@@ -7,30 +7,6 @@
 
 namespace tandem::drift {
 
-double BitsOf(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kOwn:
-      return 16;
-    case WeightFormat::kInt4Group32:
-    case WeightFormat::kInt4Group64:
-    case WeightFormat::kInt4Group128:
-    case WeightFormat::kInt4Channel:
-    case WeightFormat::kQ4Block32:
-    case WeightFormat::kAsym4Group32:
-    case WeightFormat::kAsym4Group64:
-    case WeightFormat::kAsym4Group128:
-    case WeightFormat::kQ4K:
-    case WeightFormat::kQ4KMedium:
-      return 4;
-    case WeightFormat::kQ6K:
-      return 6;
-    case WeightFormat::kQ5Block32:
-      return 5;
-    default:
-      return 8;
-  }
-}
-
 const char* WeightFormatName(WeightFormat format) {
   switch (format) {
     case WeightFormat::kOwn:

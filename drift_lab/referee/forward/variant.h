@@ -36,8 +36,6 @@ enum class WeightFormat : uint8_t {
 // The format of one matrix of a model that is stored in `format`; `matrix` is its Hugging Face name.
 WeightFormat FormatOfMatrix(WeightFormat format, const std::string& matrix, int64_t layer,
                             int64_t num_layers);
-// Bits of a weight, without scales.
-double BitsOf(WeightFormat format);
 const char* WeightFormatName(WeightFormat format);  // "int8, one scale per channel", ...
 
 enum class Precision : uint8_t { kFp32, kBf16 };
