@@ -68,12 +68,9 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--html", flags->html,
                   "of a records file: also write a page with the verdict, the effect on training, "
                   "densities,\ncurves and the worst tokens to this file");
-  sub->add_option(
-         "--referee-seconds", flags->referee_seconds,
-         "of a records file with --model: no suspect is begun after so long; a slow machine "
-         "needs more")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  AddPositive(sub, "--referee-seconds", flags->referee_seconds,
+              "of a records file with --model: no suspect is begun after so long; a slow machine "
+              "needs more");
   EndHelp(
       *sub,
       "With a records file: what the numbers alone show, rule out or leave open, without weights.\n"

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/model/numerics.h"
 #include "common/rpc/credentials.h"
@@ -19,7 +20,14 @@ namespace tandem::cli {
 // number from 0 on, a share, an integer from `least` to `most`, and one of a few words.
 template <typename Number>
 CLI::Option* AddPositive(CLI::App* sub, const char* name, Number& field, const char* help) {
-  return sub->add_option(name, field, help)->check(CLI::PositiveNumber)->capture_default_str();
+  const auto check = [](const std::string& text) {  // CLI's own names a range of 300 digits
+    double value = 0;
+    const bool small = absl::SimpleAtod(text, &value) && !(value > 0);
+    return small ? absl::StrCat("is ", text, ", want above 0") : std::string();
+  };
+  return sub->add_option(name, field, help)
+      ->check(CLI::Validator(check, "POSITIVE"))
+      ->capture_default_str();
 }
 template <typename Number>
 CLI::Option* AddNonNegative(CLI::App* sub, const char* name, Number& field, const char* help) {

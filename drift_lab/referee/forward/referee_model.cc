@@ -77,6 +77,13 @@ std::map<std::string, std::string> ShardsOf(const std::string& directory) {
 absl::StatusOr<std::string> ResolveModelDirectory(const std::string& name) {
   std::error_code error;
   if (fs::is_directory(name, error)) return name;
+  const bool is_hub_name = !name.empty() && std::count(name.begin(), name.end(), '/') <= 1 &&
+                           name.front() != '/' && name.front() != '.' && !fs::exists(name, error);
+  if (!is_hub_name) {
+    return NotFound(name, ": expected a model directory (config.json and *.safetensors) or a Hub ",
+                    "name (org/name), found ",
+                    fs::exists(name, error) ? "a file" : "no such directory");
+  }
   const std::string cache = HubCache();
   const std::string held =
       absl::StrCat(cache, "/models--", absl::StrReplaceAll(name, {{"/", "--"}}), "/snapshots");

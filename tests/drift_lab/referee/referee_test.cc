@@ -14,6 +14,7 @@
 
 #include "common/model/model_config.h"
 #include "drift_lab/referee/forward/referee_forward.h"
+#include "drift_lab/referee/forward/referee_model.h"
 #include "drift_lab/screening/token_pairs.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
@@ -24,6 +25,7 @@
 namespace tandem::drift {
 namespace {
 
+using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::TempDir;
 using ::tandem::testing::TinyModelConfig;
@@ -186,13 +188,23 @@ TEST_F(RefereeTest, AbstainsOnNoise) {
   EXPECT_EQ(side.status, SideStatus::kUnknown) << side.sentence;
 }
 
-TEST_F(RefereeTest, SaysWhereAModelThatIsMissingWasLookedFor) {
+TEST(ResolveModelDirectoryTest, SaysWhatGetsAHubNameThatIsNotHere) {
+  const auto found = ResolveModelDirectory("nobody/no-such-model");
+  EXPECT_THAT(found, FailsWith(absl::StatusCode::kNotFound, "`hf download nobody/no-such-model`"));
+}
+
+TEST_F(RefereeTest, TakesAPathThatIsMissingForNoHubName) {
   options_.model = model_ / "nothing";
   SetColumn(Column::kBehaviour, TrainerSays(config_, 1));
   const auto report =
       RunReferee(records_, PairsOf(records_), options_, [](const std::string&, double) {});
-  EXPECT_EQ(report.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_NE(report.status().message().find("hf download"), std::string::npos);
+  EXPECT_THAT(report, FailsWith(absl::StatusCode::kNotFound, "found no such directory"));
+  EXPECT_EQ(report.status().message().find("hf download"), std::string::npos);
+}
+
+TEST_F(RefereeTest, SaysThatAFileIsNoModelDirectory) {
+  EXPECT_THAT(ResolveModelDirectory(model_ / "config.json"),
+              FailsWith(absl::StatusCode::kNotFound, "found a file"));
 }
 
 }  // namespace
