@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -41,6 +43,25 @@ ClusterSums SumTruncation(const TokenPairs& pairs) {
       sums[kHeavy] += delta > std::log(2.0);
     }
   });
+}
+
+// True if the most certain fifth of the tokens loses less than the others do on average. A filter
+// keeps more the more certain a context is. Values of no distribution, such as those of a loss with
+// label smoothing, are below it everywhere.
+bool KeepsCertainTokens(const TokenPairs& pairs) {
+  std::vector<std::pair<float, double>> tokens;  // log-prob of the behaviour, delta
+  double all = 0;
+  for (size_t m = 0; m < pairs.place.size(); ++m) {
+    if (!std::isfinite(pairs.delta(m))) continue;
+    tokens.emplace_back(pairs.behaviour[m], pairs.delta(m));
+    all += pairs.delta(m);
+  }
+  const size_t fifth = tokens.size() / 5;
+  std::ranges::nth_element(tokens, tokens.begin() + static_cast<std::ptrdiff_t>(fifth),
+                           std::greater(), &std::pair<float, double>::first);
+  double certain = 0;
+  for (size_t i = 0; i < fifth; ++i) certain += tokens[i].second;
+  return certain / static_cast<double>(fifth) > all / static_cast<double>(tokens.size());
 }
 
 // ---- temperature
@@ -333,7 +354,8 @@ Sign TruncationSign(const Records& records, const TokenPairs& pairs, uint64_t se
       1 - sign.value.value, 1 - sign.value.high, 1 - sign.value.low, 100 * upward);
   // A filter leaves delta at most 0. What is above 0 is noise, and noise has as much below. Policies
   // that are far apart have a mean of w below 1 in most samples too, made up for by few large w.
-  const bool only_below = upward < 0.2 && total[kHeavy] <= 0.001 * total[kTokens];
+  const bool only_below =
+      upward < 0.2 && total[kHeavy] <= 0.001 * total[kTokens] && KeepsCertainTokens(pairs);
   if (loss.low > kLeastLoss && loss.value > step && only_below) {
     sign.verdict = SignVerdict::kShown;
     sign.accuses = filters.empty();
@@ -341,7 +363,8 @@ Sign TruncationSign(const Records& records, const TokenPairs& pairs, uint64_t se
     sign.statement = absl::StrCat(
         "The behaviour policy leaves out tokens that the proximal policy gives ",
         absl::StrFormat("%.2g", 100 * loss.value), " % of the probability: ", numbers,
-        ". A filter (top-k, top-p, min-p) or a ban does this, and the numbers do not say which",
+        ". A filter (top-k, top-p, min-p, typical-p) or a ban does this, and the numbers do not "
+        "say which",
         filters.empty() ? "; none is claimed." : absl::StrCat("; claimed: ", filters, "."));
     sign.command =
         "Sample without filters (top_p 1, top_k off, min_p 0), or apply the same filter when the "

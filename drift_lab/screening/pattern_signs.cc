@@ -126,17 +126,35 @@ struct RowSize {
   double mean, squares;
 };
 
-std::string VersionsOf(const Records& records, std::span<const RowSize> rows, double bound) {
-  double far = 0, near = 0, num_far = 0, num_near = 0;
+std::optional<int64_t> LagOf(const RowFacts& facts) {
+  if (facts.spans.empty() || !facts.proximal_version.has_value()) return std::nullopt;
+  return *facts.proximal_version - facts.spans.front().version;
+}
+
+// What the versions say of rows that differ far more than the others.
+struct VersionsOfRows {
+  std::string words;
+  bool declare_lag = false;  // each of those rows says that it was drawn by older weights
+};
+VersionsOfRows VersionsOf(const Records& records, std::span<const RowSize> rows, double bound) {
+  double far = 0, near = 0, num_far = 0, num_near = 0, lagging = 0;
   for (const RowSize& size : rows) {
     const RowFacts& facts = records.rows[static_cast<size_t>(size.row)];
-    if (facts.spans.empty()) return "";
+    if (facts.spans.empty()) return {};
     (size.mean > bound ? far : near) += static_cast<double>(facts.spans.front().version);
     (size.mean > bound ? num_far : num_near) += 1;
+    lagging += size.mean > bound && LagOf(facts).value_or(0) > 0;
   }
-  if (num_far == 0 || num_near == 0) return "";
-  return absl::StrFormat(" Their mean weight version is %.4g, that of the others %.4g.",
-                         far / num_far, near / num_near);
+  if (num_far == 0 || num_near == 0) return {};
+  VersionsOfRows versions{.declare_lag = lagging == num_far};
+  if (far / num_far != near / num_near)
+    versions.words = absl::StrFormat(" Their mean weight version is %.4g, that of the others %.4g.",
+                                     far / num_far, near / num_near);
+  if (versions.declare_lag)
+    versions.words +=
+        " By their versions, older weights than the proximal policy's drew each of them, and an "
+        "update that was trained on some rows moves those most.";
+  return versions;
 }
 
 Sign SomeRowsSign(const Records& records, const TokenPairs& pairs, std::span<const float> sizes) {
@@ -172,12 +190,14 @@ Sign SomeRowsSign(const Records& records, const TokenPairs& pairs, std::span<con
   }
   sign.value.value = static_cast<double>(count) / static_cast<double>(rows.size());
   if (count >= 3 && carried > 0.5 * all && bound > 0) {
-    Show(sign, absl::StrFormat(
-                   "%d of %d rows differ by over 8 times the median row and carry %.3g "
-                   "%% of the sum of delta^2: "
-                   "look at what those rows have in common (an update on them, weights, "
-                   "prompt, cache, padding).%s",
-                   count, rows.size(), 100 * carried / all, VersionsOf(records, rows, bound)));
+    const VersionsOfRows versions = VersionsOf(records, rows, bound);
+    Show(sign,
+         absl::StrFormat("%d of %d rows differ by over 8 times the median row and carry %.3g "
+                         "%% of the sum of delta^2: "
+                         "look at what those rows have in common (an update on them, weights, "
+                         "prompt, cache, padding).%s",
+                         count, rows.size(), 100 * carried / all, versions.words));
+    sign.accuses = !versions.declare_lag;
     return sign;
   }
   sign.verdict = count == 0 ? SignVerdict::kRuledOut : SignVerdict::kCannotTell;
@@ -198,8 +218,9 @@ void AppendPosition(const TokenPairs& pairs, std::span<const float> sizes, uint6
   signs.push_back(JudgeRatio(
       PatternSign("position", growth, "last over first quarter of rows"), 1.6,
       "The sides differ more late in rows than early, which numbers alone do not explain; an "
-      "attention window, a rotary base, a rounded KV cache or a cut context does it, and so do "
-      "tokens that come late",
+      "attention window, a rotary base, a rounded KV cache, a cut context or a penalty on tokens "
+      "that "
+      "were drawn before does it, and so do tokens that come late",
       "The sides differ by no more late in rows than early"));
   const Interval first = RatioOfSets(pairs, sizes, seed, [&](int64_t row, size_t m) {
     return pairs.length_of(row) < kLeastLength ? -1 : m == pairs.begin_of(row) ? 1 : 0;
@@ -227,11 +248,6 @@ Sign LengthSign(const TokenPairs& pairs, std::span<const float> sizes, uint64_t 
   return JudgeRatio(PatternSign("length", ratio, "long rows over short rows"), 1.6,
                     "Long rows differ more than short ones",
                     "Long rows differ no more than short ones");
-}
-
-std::optional<int64_t> LagOf(const RowFacts& facts) {
-  if (facts.spans.empty() || !facts.proximal_version.has_value()) return std::nullopt;
-  return *facts.proximal_version - facts.spans.front().version;
 }
 
 Sign StalenessSign(const Records& records, const TokenPairs& pairs, std::span<const float> sizes,
@@ -345,7 +361,7 @@ std::vector<float> RelativeSizes(const TokenPairs& pairs) {
 std::vector<Sign> PatternSigns(const Records& records, const TokenPairs& pairs, uint64_t seed) {
   const std::vector<float> sizes = RelativeSizes(pairs);
   std::vector<Sign> signs = {SomeRowsSign(records, pairs, sizes), FewTokensSign(records, pairs)};
-  if (signs[0].accuses && signs[1].accuses) {  // the rows hold the tokens
+  if (signs[0].verdict == SignVerdict::kShown && signs[1].accuses) {  // the rows hold the tokens
     signs[1].accuses = false;
     signs[1].verdict = SignVerdict::kSuspected;
   }

@@ -80,8 +80,9 @@ void RescaleBehaviour(double factor, TokenPairs& pairs) {
 // fit from another base of logs.
 int RankOf(const Sign& sign) {
   constexpr const char* kCauses[] = {
-      "shift",   "prompt_shift",    "padding_shift", "other_rows", "log_base",    "probabilities",
-      "negated", "sentinel_values", "zero_values",   "truncation", "temperature", "raw_logprobs"};
+      "shift",         "prompt_shift", "padding_shift",   "other_rows",  "log_base",
+      "probabilities", "negated",      "sentinel_values", "zero_values", "last_value_zero",
+      "truncation",    "temperature",  "raw_logprobs"};
   if (!sign.accuses) return static_cast<int>(sign.verdict);
   const auto place = std::ranges::find(kCauses, sign.id) - std::begin(kCauses);
   return static_cast<int>(place) - 100;
@@ -129,8 +130,8 @@ std::string SizeWords(const TrainingEffect& effect) {
 
 // The first sign that shows a difference which the file declares; null if there is none.
 const Sign* DeclaredDifference(const Screening& screening) {
-  constexpr const char* kDeclared[] = {"truncation", "temperature", "moving_policy", "staleness",
-                                       "raw_logprobs"};
+  constexpr const char* kDeclared[] = {"truncation", "temperature", "moving_policy",
+                                       "staleness",  "some_rows",   "raw_logprobs"};
   for (const char* id : kDeclared) {
     const auto sign = std::ranges::find(screening.signs, id, &Sign::id);
     if (sign != screening.signs.end() && sign->verdict == SignVerdict::kShown) return &*sign;

@@ -217,10 +217,10 @@ bool OthersAgree(const SideValues& side) {
   return count >= 10 && apart < 0.5 * away;
 }
 
-// How often a side is 0, at the last drawn tokens of rows and elsewhere, and how often the other
-// side denies it.
+// How often a side is 0, at the ends of rows (`longest`: most zeros in a row's end) and elsewhere,
+// and how often the other side denies it.
 struct ZeroCounts {
-  int64_t given = 0, rows = 0, last = 0, elsewhere = 0;
+  int64_t given = 0, rows = 0, all = 0, last = 0, elsewhere = 0, longest = 0;
   int64_t unlikely = 0, last_denied = 0, last_with_other = 0;
   double rate() const {
     return static_cast<double>(elsewhere) / static_cast<double>(std::max<int64_t>(1, given - rows));
@@ -229,6 +229,12 @@ struct ZeroCounts {
 
 bool IsDeniedZero(const SideValues& side, size_t m, float least) {
   return (*side.values)[m] == 0 && (*side.other)[m] < least;
+}
+
+// Where the zeros begin that end a row of tokens [begin, end).
+size_t FirstOfEnd(const SideValues& side, size_t begin, size_t end) {
+  while (end > begin && (*side.values)[end - 1] == 0) --end;
+  return end;
 }
 
 ZeroCounts CountZeros(const TokenPairs& pairs, const SideValues& side) {
@@ -240,9 +246,13 @@ ZeroCounts CountZeros(const TokenPairs& pairs, const SideValues& side) {
     for (size_t m = begin; m < end; ++m) {
       zeros.given += std::isfinite((*side.values)[m]);
       zeros.unlikely += IsDeniedZero(side, m, kUnlikely);
-      zeros.elsewhere += m + 1 < end && (*side.values)[m] == 0;
+      zeros.all += (*side.values)[m] == 0;
     }
     const bool is_zero = (*side.values)[end - 1] == 0;
+    zeros.longest =
+        std::max(zeros.longest, static_cast<int64_t>(end - FirstOfEnd(side, begin, end)));
+    for (size_t m = begin; m < FirstOfEnd(side, begin, end); ++m)
+      zeros.elsewhere += (*side.values)[m] == 0;
     zeros.last += is_zero;
     zeros.last_with_other += is_zero && std::isfinite((*side.other)[end - 1]);
     zeros.last_denied += IsDeniedZero(side, end - 1, kNotCertain);
@@ -257,20 +267,23 @@ void AppendLastZero(const TokenPairs& pairs, const SideValues& side, const ZeroC
       "last_value_zero", side.side,
       absl::StrCat(
           side.name(), " is exactly 0 at the last drawn token of ", Of(zeros.last, zeros.rows),
-          " rows, and at ", absl::StrFormat("%.2g", 100 * zeros.rate()), " % of the other tokens",
+          " rows",
+          zeros.longest > 1 ? absl::StrCat(" (up to ", zeros.longest, " zeros end a row)") : "",
+          ", and at ", absl::StrFormat("%.2g", 100 * zeros.rate()), " % of the tokens before",
           zeros.last_denied > 0 ? absl::StrCat("; the other side denies that it was certain in ",
                                                zeros.last_denied, " of them")
                                 : "",
-          ": an end token that was added, or cut off and filled in.")));
+          ": an end token that was added, or an end that was cut off and filled in.")));
   if (zeros.last_denied == 0) {
     signs.back().verdict = SignVerdict::kSuspected;  // it may have been certain
     signs.back().accuses = false;
     return;
   }
   for (int64_t row = 0; row < pairs.num_rows(); ++row) {
-    if (pairs.length_of(row) == 0) continue;
-    float& x = values[pairs.end_of(row) - 1];
-    if (x == 0) x = kNoValue;
+    const auto first =
+        static_cast<std::ptrdiff_t>(FirstOfEnd(side, pairs.begin_of(row), pairs.end_of(row)));
+    std::fill(values.begin() + first,
+              values.begin() + static_cast<std::ptrdiff_t>(pairs.end_of(row)), kNoValue);
   }
 }
 
@@ -278,12 +291,11 @@ void AppendLastZero(const TokenPairs& pairs, const SideValues& side, const ZeroC
 void AppendZeros(const TokenPairs& pairs, const SideValues& side, std::vector<Sign>& signs) {
   std::vector<float>& values = *side.values;
   const ZeroCounts zeros = CountZeros(pairs, side);
-  const int64_t all = zeros.last + zeros.elsewhere;
-  if (all == 0) return;
-  if (all == zeros.given) {
+  if (zeros.all == 0) return;
+  if (zeros.all == zeros.given) {
     signs.push_back(ShownFault(
         "zero_values", side.side,
-        absl::StrCat("All ", all, " values of ", side.name(),
+        absl::StrCat("All ", zeros.all, " values of ", side.name(),
                      " are exactly 0: the engine returned no log-probs, or chose the most "
                      "probable token every time (temperature 0).")));
     std::ranges::fill(values, kNoValue);

@@ -119,6 +119,24 @@ TEST(Screen, TakesNeitherACapOnLogitsForATemperatureNorFarPoliciesForAFilter) {
   }
 }
 
+TEST(Screen, TakesALossWithLabelSmoothingForNoFilter) {
+  Records records = MakeRecords({.rows = 200});
+  ChangeRows(records, Column::kProximal, [](int64_t, std::vector<float>& values) {
+    for (float& x : values) x = 0.9F * x - 0.1F * 15;  // the mean log-prob of a vocabulary
+  });
+  const Screening screening = Screen(records, 1);
+  EXPECT_EQ(AccusedIds(screening), "");
+  EXPECT_EQ(SignOf(screening, "truncation").verdict, SignVerdict::kCannotTell);
+}
+
+TEST(Screen, LooksForZerosBeforeAFilterThatTheyLookLike) {
+  Records records = MakeRecords({.rows = 200});
+  ChangeRows(records, Column::kBehaviour, [](int64_t row, std::vector<float>& values) {
+    if (row % 2 == 0) std::fill(values.end() - 5, values.end(), 0.0F);
+  });
+  EXPECT_EQ(AccusedIds(Screen(records, 1)), "last_value_zero ");
+}
+
 TEST(Screen, SuspectsATemperatureAtMostWithoutEntropy) {
   const Sign sign =
       SignOf(Screen(MakeRecords({.rows = 200, .temperature = 0.7}), 1), "temperature");
@@ -175,6 +193,15 @@ TEST(Screen, FindsGrowthAlongRowsAndBurstsAndSomeRows) {
       values[t] *= row % 20 != 0 ? 1 : t % 2 == 0 ? 1.3F : 0.7F;
   });
   EXPECT_EQ(AccusedIds(Screen(rows, 1)), "some_rows ");
+  // Rows that say that older weights drew them accuse nobody: training on some rows does this.
+  for (RowFacts& facts : rows.rows) {
+    facts.proximal_version = 12;
+    facts.spans = {{.version = 11, .num_tokens = 1}};
+  }
+  const Screening declared = Screen(rows, 1);
+  EXPECT_EQ(AccusedIds(declared), "");
+  EXPECT_EQ(SignOf(declared, "some_rows").verdict, SignVerdict::kShown);
+  EXPECT_EQ(SignOf(declared, "some_rows").statement.find("mean weight version"), std::string::npos);
 }
 
 TEST(Screen, TellsNotDeliveredFromStaleByTheLag) {

@@ -95,6 +95,21 @@ TEST(ValueSigns, FindAnEndTokenThatWasFilledInWithZero) {
   EXPECT_EQ(Accused(records), Ids{"last_value_zero"});
 }
 
+TEST(ValueSigns, LeaveOutAllZerosThatEndARow) {
+  Records records = MakeRecords();
+  ChangeRows(records, Column::kBehaviour, [](int64_t row, std::vector<float>& values) {
+    if (row % 2 == 0) std::fill(values.end() - 5, values.end(), 0.0F);
+  });
+  TokenPairs pairs = PairsOf(records);
+  const int64_t before = pairs.CountPairs();
+  const std::vector<Sign> signs = ValueSigns(records, &pairs);
+  ASSERT_EQ(Accused(records), Ids{"last_value_zero"});
+  EXPECT_EQ(pairs.CountPairs(), before - 30 * 5);
+  EXPECT_NE(StatementOf(records, "last_value_zero").find("30 of 60 (50 %) rows (up to 5 zeros"),
+            std::string::npos)
+      << StatementOf(records, "last_value_zero");
+}
+
 TEST(ValueSigns, FindAnEndTokenWithAnotherLogProb) {
   Records records = MakeRecords({.rows = 120});
   ChangeRows(records, Column::kBehaviour,
