@@ -1,8 +1,10 @@
 // tandem drift why: why a ratio of a user's own run is not 1, by experiments that tell the causes
 // apart.
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "absl/status/statusor.h"
 #include "cli/drift/capture_flags.h"
@@ -15,10 +17,11 @@
 #include "common/options/command_line.h"
 #include "common/process/memory.h"
 #include "drift_lab/pages/why_report.h"
-#include "drift_lab/records/records_file.h"
 
 namespace tandem::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct WhyFlags {
   drift::AttributionOptions options;
@@ -31,7 +34,9 @@ struct WhyFlags {
 // Returns exit code 3 for a capture that is not comparable, after the findings are printed.
 absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
   KeepFreedMemory();
-  if (drift::IsRecordsFile(flags.path)) {
+  // Runs and captures are directories. A file that is no records file gets the reader's message.
+  std::error_code ignored;
+  if (fs::exists(flags.path, ignored) && !fs::is_directory(flags.path, ignored)) {
     return RunWhyRecords({.path = flags.path,
                           .model = flags.options.model,
                           .weights = flags.options.weights,

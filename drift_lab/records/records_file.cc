@@ -87,7 +87,10 @@ absl::StatusOr<Records> ReadJsonLines(const std::string& path, int64_t total_byt
   TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string_view> first, file->Next());
   const auto place = [&] { return absl::StrCat(path, ":", file->number()); };
   if (!first) {
-    return InvalidArgument(path, ": expected a header line and rows, found empty lines only");
+    return InvalidArgument(path,
+                           ": expected a header line and rows, found empty lines only: did "
+                           "its writer end early? ",
+                           kImportAdvice);
   }
   absl::StatusOr<RecordsHeader> header = ParseHeader(*first);
   if (!header.ok()) return InvalidArgument(place(), ": ", header.status().message());
@@ -110,9 +113,7 @@ absl::StatusOr<RecordsHeader> ParquetHeader(const std::string& path, const Parqu
   const std::optional<std::string> text = file.Metadata(kMetadataKey);
   if (!text) {
     return InvalidArgument(path, ": expected the header in the key-value metadata under `",
-                           kMetadataKey,
-                           "` (docs/records.md), found no such key (`tandem drift import` reads "
-                           "what frameworks write)");
+                           kMetadataKey, "` (docs/records.md), found no such key: ", kImportAdvice);
   }
   absl::StatusOr<RecordsHeader> header = ParseHeader(*text);
   if (header.ok()) return header;

@@ -38,9 +38,6 @@ constexpr Kind kKinds[] = {
      "not \"utf-8-sig\")"},
     {"\xff\xfe"sv, "is text in UTF-16: write it as UTF-8"},
     {"\xfe\xff"sv, "is text in UTF-16: write it as UTF-8"},
-    {"["sv,
-     "is a JSON array: records are JSON lines, the header first and then one object a line "
-     "(docs/records.md)"},
 };
 
 absl::Status DirectoryFault(const std::string& path) {
@@ -51,8 +48,8 @@ absl::Status DirectoryFault(const std::string& path) {
   }
   return InvalidArgument(path,
                          ": expected a file of format 3 (docs/records.md), found a directory: name "
-                         "one file (`tandem drift import` makes one of a directory of other "
-                         "frameworks' files)");
+                         "one file (`tandem drift import --from NAME DIR --out records.jsonl` "
+                         "makes one of a directory of other frameworks' files)");
 }
 
 // The first bytes of the file, at most `most`, up to a line break.
@@ -81,10 +78,17 @@ absl::StatusOr<RecordsForm> FormOf(const std::string& path) {
   for (const Kind& kind : kKinds) {
     if (bytes.starts_with(kind.magic)) return InvalidArgument(path, ": ", kind.advice);
   }
+  if (bytes.starts_with('[')) {
+    return InvalidArgument(path,
+                           ": is a JSON array: records are JSON lines, the header first and then "
+                           "one object a line (docs/records.md); ",
+                           kImportAdvice);
+  }
   if (bytes.empty()) {
     return InvalidArgument(path,
                            ": expected a header line and rows (docs/records.md), found an empty "
-                           "file");
+                           "file: did its writer end early? ",
+                           kImportAdvice);
   }
   return RecordsForm::kJsonLines;
 }

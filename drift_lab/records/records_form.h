@@ -8,6 +8,11 @@
 
 namespace tandem::drift {
 
+// The end of the message about a file that may be another framework's.
+inline constexpr char kImportAdvice[] =
+    "`tandem drift import --from NAME FILE --out records.jsonl` makes records of what other "
+    "frameworks write";
+
 enum class RecordsForm { kJsonLines, kParquet };
 
 //   NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE  it cannot be opened

@@ -17,6 +17,7 @@
 #include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "drift_lab/records/json_rows.h"
+#include "drift_lab/records/records_form.h"
 
 namespace tandem::drift {
 namespace {
@@ -170,8 +171,8 @@ absl::Status CheckFormat(const json& header) {
   if (format == header.end()) {
     return InvalidArgument(
         "tandem_capture: expected the header as the first line, {\"tandem_capture\": 3, ...}, "
-        "found "
-        "an object without it (`tandem drift import` reads what frameworks write)");
+        "found an object without it: ",
+        kImportAdvice);
   }
   if (*format == kRecordsFormat) return absl::OkStatus();
   const absl::Status status = ExpectedInHeader(
@@ -190,7 +191,7 @@ absl::StatusOr<RecordsHeader> ParseHeader(std::string_view text) {
   const json parsed = json::parse(readable, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) {
     return InvalidArgument("expected the header as a JSON object on one line, found ",
-                           JsonFault(readable));
+                           JsonFault(readable), ": ", kImportAdvice);
   }
   if (!parsed.is_object()) return ExpectedInHeader("the header, a JSON object", parsed);
   TANDEM_RETURN_IF_ERROR(CheckFormat(parsed));

@@ -5,6 +5,8 @@ import os
 import random
 import subprocess
 
+import pytest
+
 TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
 
 
@@ -93,3 +95,21 @@ def test_a_file_that_cannot_be_read_is_bad_data_and_no_verdict(tmp_path):
     assert done.returncode == 3
     assert done.stdout == ""
     assert "prompt_length" in done.stderr
+
+
+@pytest.mark.parametrize("contents, found", [
+    ("", "found an empty file"),
+    ('[{"rollout_log_probs": [-1.0]}]', "is a JSON array"),
+    ('{"prompt": "a", "rollout_log_probs": [-1.0]}\n', "found an object without it"),
+    ("step 1 loss 0.2\n", "found not JSON"),
+])
+def test_a_file_that_is_no_records_file_gets_the_message_of_the_reader_and_the_way_to_records(tmp_path, contents, found):
+    path = tmp_path / "theirs.jsonl"
+    path.write_text(contents, encoding="utf-8")
+    done = why(path)
+    assert done.returncode == 3
+    assert found in done.stderr and "theirs.jsonl" in done.stderr
+    assert "tandem drift import --from" in done.stderr
+    assert "manifest.json" not in done.stderr
+    assert done.stderr == subprocess.run([TANDEM, "drift", "check", str(path)], capture_output=True, text=True, timeout=120,
+                                         check=False).stderr
