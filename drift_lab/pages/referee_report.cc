@@ -16,10 +16,16 @@ namespace {
 using nlohmann::ordered_json;
 
 ordered_json SizeJson(const ResidualSize& size) {
-  return {{"num_tokens", size.num_tokens},   {"mean_abs", Number(size.mean_abs)},
-          {"mean", Number(size.mean)},       {"rms", Number(size.rms)},
-          {"largest", Number(size.largest)}, {"times_bf16", Number(size.in_scale)},
-          {"tail_share", Number(size.tail)}, {"correlation_with_bf16", Number(size.like_bf16)}};
+  return {{"num_tokens", size.num_tokens},
+          {"mean_abs", Number(size.mean_abs)},
+          {"mean", Number(size.mean)},
+          {"rms", Number(size.rms)},
+          {"largest", Number(size.largest)},
+          {"times_bf16", Number(size.in_scale)},
+          {"times_bf16_bounded", Number(size.bounded)},
+          {"num_extreme", size.num_extreme},
+          {"tail_share", Number(size.tail)},
+          {"correlation_with_bf16", Number(size.like_bf16)}};
 }
 
 bool IsFound(const SideReport& side) {

@@ -60,8 +60,8 @@ std::string TextOf(bool raw, const SamplerSettings& settings, const SamplerSetti
     return absl::StrCat("raw log-probs (the model's distribution as it is), where those after ",
                         SettingsText(claimed), " are claimed");
   }
-  return absl::StrCat("log-probs of ", SettingsText(settings), ", where ", SettingsText(claimed),
-                      " is claimed");
+  return absl::StrCat("log-probs of ", SettingsText(settings), ", where ",
+                      IsNeutral(claimed) ? "none" : SettingsText(claimed), " is claimed");
 }
 
 // How much larger differences are on a row's first drawn tokens, in noise scales.
@@ -162,7 +162,7 @@ Judge::Part Judge::Glanced(const Side& side) const {
   return part;
 }
 
-// Logs of another base, and values that stand one token off.
+// Logs of another base, of no distribution, and values that stand one token off.
 void Judge::TryTransforms(Side& side, SideReport& report) const {
   const auto try_one = [&](const char* cause, const char* text, const auto& of) {
     AddOnce(report.tried, cause);
@@ -187,6 +187,14 @@ void Judge::TryTransforms(Side& side, SideReport& report) const {
           [&](size_t i) { return side.own[i] / std::log(10.0); });
   try_one("log_base", "probabilities in place of their logs",
           [&](size_t i) { return std::exp(side.own[i]); });
+  const double temperature = side.claimed.temperature;
+  if (temperature > 0 && temperature != 1) {
+    const std::vector<double> model = PredictLogprobs(scored_.logits, {});
+    try_one("temperature_after_softmax",
+            "log-probs of the model divided by the temperature, in place of its logits, so that "
+            "the probabilities do not add up to 1",
+            [&](size_t i) { return model[i] / temperature; });
+  }
   try_one("shift", "values are those of the token after", [&](size_t i) { return at(i, 1); });
   try_one("shift", "values are those of the token before", [&](size_t i) { return at(i, -1); });
 }

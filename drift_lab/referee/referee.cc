@@ -61,7 +61,7 @@ std::string SentenceOf(const SideReport& side) {
           "%s differs by what bf16 or fp16 in another engine's kernels gives: %s, %.2f times the "
           "referee's own bf16 (at most %.1f is healthy), %.2f %% beyond five times it; %s. A fault "
           "much smaller than that would not be seen.",
-          name, size, gap.in_scale, kMostRounding, 100 * gap.tail,
+          name, size, gap.bounded, kMostRounding, 100 * gap.tail,
           gap.goes_with_bf16()
               ? absl::StrFormat("it goes with the referee's own roundings (correlation %.2f)",
                                 gap.like_bf16)

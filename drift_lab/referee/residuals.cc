@@ -89,7 +89,7 @@ std::vector<double> NoiseCurve::At(std::span<const double> logprobs) const {
 
 ResidualSize SizeOf(std::span<const double> residual, const TokenSet& tokens) {
   ResidualSize size;
-  double squares = 0, abs = 0, sum = 0, in_scale = 0, beyond = 0;
+  double squares = 0, abs = 0, sum = 0, in_scale = 0, bounded = 0, beyond = 0;
   std::vector<double> left, rounding;
   for (size_t i = 0; i < residual.size(); ++i) {
     if (std::isnan(residual[i])) continue;
@@ -100,7 +100,9 @@ ResidualSize SizeOf(std::span<const double> residual, const TokenSet& tokens) {
     squares += r * r;
     const double z = r / tokens.scale[i];
     in_scale += z * z;
+    bounded += std::min(z * z, kExtreme * kExtreme);
     beyond += std::abs(z) > 5 ? 1 : 0;
+    size.num_extreme += std::abs(z) > kExtreme;
     size.largest = std::max(size.largest, std::abs(r));
     if (std::isnan(tokens.rounding[i])) continue;
     left.push_back(std::clamp(z, -4.0, 4.0));
@@ -112,6 +114,7 @@ ResidualSize SizeOf(std::span<const double> residual, const TokenSet& tokens) {
   size.mean = sum / n;
   size.rms = std::sqrt(squares / n);
   size.in_scale = std::sqrt(in_scale / n);
+  size.bounded = std::sqrt(bounded / n);
   size.tail = beyond / n;
   Centre(left);
   Centre(rounding);

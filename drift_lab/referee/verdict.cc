@@ -71,7 +71,10 @@ void Decide(std::span<const double> gap, const TokenSet& tokens, const SideClaim
   const bool named = measured.left.same() || below_noise || rounds_inputs ||
                      ExplainsNearlyAll(measured) ||
                      (complete && (LeavesRounding(measured, claims) || IsRounded(best)));
-  if (!named) return;
+  if (!named) {
+    if (!(measured.explained.share.low > 0)) report.causes.clear();  // nearest to nothing
+    return;
+  }
   report.status = SideStatus::kNamed;
   if (rounds_inputs) {
     report.causes.front().text += ", and what they multiply to int8";

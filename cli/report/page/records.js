@@ -95,7 +95,7 @@ function splitCard() {
   const [title, note] = known.length > 1 ? ["The gap, split by side", " The two differences add up token by token; their sizes do not."] : ["The distance from the model", ""];
   return card(title, `Mean |difference| in nats.${note}`, intervalRows(rows, 0, {band: rounding > 0 ? [0, rounding] : []}),
     rounding > 0 ? el("p", {class: "note"}, `Shaded: what rounding to bf16 does to this model, ${number(rounding)} nats a token.`,
-      limits ? ` A side is called healthy up to ${number(limits.times_bf16)} \u00d7 bf16, token by token of like log-prob, with at most ${percent(limits.tail_share)} of its tokens beyond five times it.` : "") : null,
+      limits ? ` A side is called healthy up to ${number(limits.times_bf16)} \u00d7 bf16, token by token of like log-prob, with at most ${percent(limits.tail_share)} of its tokens beyond five times it. In that number a token counts as at most ten times.` : "") : null,
     table([{name: "side", tight: true, cell: sideName}, {name: "mean |difference|", num: true, cell: (s) => number(s.gap.mean_abs)}, {name: "mean (side - referee)", num: true, cell: (s) => number(s.gap.mean)},
       {name: "rms", num: true, cell: (s) => number(s.gap.rms)}, {name: "largest", num: true, cell: (s) => number(s.gap.largest)}, {name: "\u00d7 bf16", num: true, cell: (s) => number(s.gap.times_bf16)},
       {name: "beyond 5 \u00d7 bf16", num: true, cell: (s) => percent(s.gap.tail_share)}, {name: "correlation with bf16", num: true, cell: (s) => number(s.gap.correlation_with_bf16, 2)},

@@ -131,6 +131,15 @@ TEST_F(RefereeTest, NamesATemperatureWithItsSize) {
   EXPECT_NE(side.sentence.find("temperature 0.8"), std::string::npos) << side.sentence;
 }
 
+TEST_F(RefereeTest, NamesATemperatureThatDividedLogProbsInPlaceOfLogits) {
+  records_.header.behaviour.temperature = 0.5;
+  std::vector<float> values = TrainerSays(config_, 1);
+  for (float& x : values) x /= 0.5F;
+  const SideReport side = JudgeBehaviour(values);
+  ASSERT_EQ(side.status, SideStatus::kNamed) << side.sentence;
+  EXPECT_EQ(side.causes.front().cause, "temperature_after_softmax") << side.sentence;
+}
+
 TEST_F(RefereeTest, NamesRawLogprobsWhereProcessedOnesAreClaimed) {
   records_.header.behaviour.logprobs = "processed";
   records_.header.behaviour.temperature = 0.7;

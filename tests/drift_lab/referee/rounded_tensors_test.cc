@@ -3,12 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <limits>
 #include <vector>
 
 #include "drift_lab/referee/forward/k_quants.h"
 #include "drift_lab/referee/forward/referee_tensors.h"
-#include "drift_lab/referee/residuals.h"
 
 namespace tandem::drift {
 namespace {
@@ -65,18 +63,6 @@ TEST(KQuantsTest, ZerosStayZeros) {
   RoundToQ4K(weights);
   RoundToQ6K(weights);
   for (const float weight : weights) EXPECT_EQ(weight, 0);
-}
-
-TEST(NoiseCurveTest, TokensWithoutARoundingDoNotCountAsTokensWithoutNoise) {
-  const double none = std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> logprobs, rounding;
-  for (int i = 0; i < 300; ++i) {
-    logprobs.push_back(-0.01 * i);
-    rounding.push_back(i % 3 == 0 ? (i % 2 == 0 ? 0.2 : -0.2) : none);
-  }
-  const NoiseCurve curve(logprobs, rounding);
-  EXPECT_NEAR(curve.At(-1.5), 0.2, 1e-4);
-  EXPECT_NEAR(curve.At(-50), 0.2, 1e-4) << "below all log-probs it is that of the lowest";
 }
 
 }  // namespace
