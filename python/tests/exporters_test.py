@@ -100,6 +100,33 @@ def test_verl_gen_batch(tmp_path, monkeypatch):
     assert [(facts.group_id, facts.step, facts.reward) for facts in records.rows] == [("u", 7, 1.0), ("v", 7, 0.5)]
 
 
+def as_lists(batch):
+    return {name: values.tolist() if hasattr(values, "tolist") else values for name, values in batch.items()}
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_verl_batch_that_was_pickled_as_a_plain_dict_of_lists(tmp_path, monkeypatch, wrapped):
+    batch = as_lists({**verl_batch(), "old_log_probs": PROXIMAL})
+    path = tmp_path / "gen_batch.dp"
+    path.write_bytes(pickle.dumps({"batch": batch, "non_tensor_batch": {"uid": ["u", "v"]}} if wrapped else batch))
+    records = export(monkeypatch, verl, verl.header_for("verl", verl.COLUMNS, {}, {}), path, tmp_path / "r.jsonl")
+    expect_two_rows(records, proximal=True)
+    assert [(facts.group_id, facts.reward) for facts in records.rows] == [("u" if wrapped else None, 1.0),
+                                                                          ("v" if wrapped else None, 0.5)]
+
+
+@pytest.mark.parametrize("module, needed", [(verl, "input_ids, response_mask"), (skyrl, "sequences, attention_mask, loss_mask")])
+@pytest.mark.parametrize("pickled, found", [({"tokens": [[1]]}, "found no "), ([1, 2], "found list"), ({}, "no fields at all")])
+def test_a_pickle_of_something_else_says_what_is_expected(tmp_path, monkeypatch, module, needed, pickled, found):
+    path = tmp_path / "theirs.pkl"
+    path.write_bytes(pickle.dumps(pickled))
+    with pytest.raises(SystemExit) as refused:
+        export(monkeypatch, module, {}, path, tmp_path / "r.jsonl")
+    message = str(refused.value)
+    assert message.startswith(f"{path}: expected a dict of tensors or lists with {needed}, found") and found in message
+    assert not (tmp_path / "r.jsonl").exists()
+
+
 def test_verl_tq_batch(tmp_path, monkeypatch):
     """verl/utils/skip/rollout_skip.py (RolloutTqSkip.prepare_data): a TensorDict of nested tensors, without padding."""
     def nested(values, keep):
@@ -200,6 +227,15 @@ def test_skyrl_dumped_data(tmp_path, monkeypatch, padding):
     records = export(monkeypatch, skyrl, skyrl.header_for("skyrl", skyrl.COLUMNS, {}, {}), path, tmp_path / "r.jsonl")
     expect_two_rows(records, proximal=True)
     assert records.rows[1].step == 7
+
+
+def test_skyrl_data_that_was_pickled_as_a_plain_dict_of_lists(tmp_path, monkeypatch):
+    batch = {"sequences": torch.cat([PROMPTS, RESPONSES], dim=1), "attention_mask": ATTENTION, "loss_mask": MASK,
+             "rollout_logprobs": BEHAVIOUR, "action_log_probs": PROXIMAL, "values": None}
+    path = tmp_path / "global_step_7_training_input.pkl"
+    path.write_bytes(pickle.dumps(as_lists(batch)))
+    expect_two_rows(export(monkeypatch, skyrl, skyrl.header_for("skyrl", skyrl.COLUMNS, {}, {}), path, tmp_path / "r.jsonl"),
+                    proximal=True)
 
 
 def test_areal_hook(tmp_path, monkeypatch):

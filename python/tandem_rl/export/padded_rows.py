@@ -6,12 +6,13 @@ import itertools
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem_rl.fields import RecordsError
 from tandem_rl.header import check_header
 from tandem_rl.writer import checked, write_json_lines, write_records
 
@@ -30,6 +31,26 @@ def array(values: Any) -> NDArray[Any]:
         values = values.detach().cpu()
         return np.asarray(values.float() if values.is_floating_point() else values)
     return np.asarray(values)
+
+
+def member(data: Any, name: str, default: Any) -> Any:
+    """An attribute of a framework's object, or the entry of the plain dict that stands in its place."""
+    return data.get(name, default) if isinstance(data, dict) and name in data else getattr(data, name, default)
+
+
+def lines_of(batch: Any, needed: Iterable[str], wanted: Iterable[str]) -> dict[str, list[NDArray[Any]]]:
+    """The lines of a batch's columns, which are tensors (also nested ones) or lists. A dict, a TensorDict and the like will do."""
+    needed = list(needed)
+    expected = f"expected a dict of tensors or lists with {', '.join(needed)}, found"
+    if not hasattr(batch, "keys"):
+        raise RecordsError(f"{expected} {type(batch).__name__}")
+    names = list(batch.keys())
+    given = {name: batch[name] for name in [*needed, *wanted] if name in names and batch[name] is not None}
+    missing = [name for name in needed if name not in given]
+    if missing:
+        raise RecordsError(f"{expected} no {', '.join(missing)} among {', '.join(map(str, names)) or 'no fields at all'}")
+    return {name: [array(line) for line in (values.unbind() if hasattr(values, "unbind") else values)]
+            for name, values in given.items()}
 
 
 def padded_row(ids: Any, attention: Optional[Any], drawn: Any, /, **fields: Any) -> dict[str, Any]:
@@ -86,5 +107,12 @@ def run(rows_of: Callable[[str], Iterable[Mapping[str, Any]]], header: Mapping[s
     parser.add_argument("out", metavar="OUT")
     arguments = parser.parse_args()
     named = {**header, **({"model": arguments.model} if arguments.model else {})}
-    write_records(arguments.out, named, itertools.chain.from_iterable(map(rows_of, arguments.files)))
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        for path in arguments.files:
+            try:
+                yield from rows_of(path)
+            except RecordsError as error:
+                sys.exit(f"{path}: {error}; this exporter reads {what}")
+    write_records(arguments.out, named, rows())
     print(f"wrote {arguments.out}: next `tandem drift check {arguments.out}`")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tandem_rl.export.padded_rows import header_for, padded_row, run
+from tandem_rl.export.padded_rows import header_for, lines_of, member, padded_row, run
 
 COLUMNS = {"behaviour_logprobs": "rollout_logprobs", "proximal_logprobs": "action_log_probs",
            "reference_logprobs": "base_action_log_probs", "advantages": "advantages"}
@@ -21,11 +21,12 @@ COLUMNS = {"behaviour_logprobs": "rollout_logprobs", "proximal_logprobs": "actio
 def rows_of(path: str) -> Iterator[dict[str, Any]]:
     batch = pickle.loads(pathlib.Path(path).read_bytes())
     step = re.search(r"global_step_(\d+)", pathlib.Path(path).name)
-    count = len(batch["sequences"]) - (batch.metadata or {}).get("pad_size", 0)  # rows at the end that fill the batch
+    given = lines_of(batch, ("sequences", "attention_mask", "loss_mask"), COLUMNS.values())
+    count = len(given["sequences"]) - (member(batch, "metadata", None) or {}).get("pad_size", 0)  # rows that fill the batch
     for i in range(count):
-        yield padded_row(batch["sequences"][i], batch["attention_mask"][i], batch["loss_mask"][i],
+        yield padded_row(given["sequences"][i], given["attention_mask"][i], given["loss_mask"][i],
                          step=int(step[1]) if step else None,
-                         **{name: batch[field][i] for name, field in COLUMNS.items() if batch.get(field) is not None})
+                         **{name: given[field][i] for name, field in COLUMNS.items() if field in given})
 
 
 if __name__ == "__main__":

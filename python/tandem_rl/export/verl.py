@@ -9,16 +9,15 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from tandem_rl.export.padded_rows import header_for, padded_row, run
+from tandem_rl.export.padded_rows import header_for, lines_of, member, padded_row, run
 
 COLUMNS = {"behaviour_logprobs": "rollout_log_probs", "proximal_logprobs": "old_log_probs",
            "reference_logprobs": "ref_log_prob", "advantages": "advantages"}
 
 
 def rows_of_batch(batch: Any, uids: Any = None, **facts: Any) -> Iterator[dict[str, Any]]:
-    """Of a DataProto's `batch` (padded) or of a TensorDict of nested tensors (not padded)."""
-    given = {name: batch[name].unbind() for name in ("input_ids", "attention_mask", "response_mask", "rm_scores",
-                                                     *COLUMNS.values()) if name in batch.keys()}
+    """Of a DataProto's `batch` (padded) or of a TensorDict of nested tensors (not padded); a plain dict of either will do."""
+    given = lines_of(batch, ("input_ids", "response_mask"), ("attention_mask", "rm_scores", *COLUMNS.values()))
     for i, ids in enumerate(given["input_ids"]):
         yield padded_row(ids, given["attention_mask"][i] if "attention_mask" in given else None, given["response_mask"][i],
                          **{name: given[field][i] for name, field in COLUMNS.items() if field in given}, **facts,
@@ -33,7 +32,7 @@ def rows_of(path: str) -> Iterator[dict[str, Any]]:
         return rows_of_batch(data["tensordict"], [key.split("_")[0] for key in data["keys"]], step=data["global_steps"])
     proto, meta = pickle.loads(pathlib.Path(path).read_bytes()), pathlib.Path(path).with_name("meta.json")
     step = json.loads(meta.read_text()).get("global_steps") if meta.is_file() else None
-    return rows_of_batch(proto.batch, proto.non_tensor_batch.get("uid"), step=step)
+    return rows_of_batch(member(proto, "batch", proto), member(proto, "non_tensor_batch", {}).get("uid"), step=step)
 
 
 if __name__ == "__main__":
