@@ -59,8 +59,9 @@ class HttpEngine:
 
     def sample(self, request: SampleRequest) -> list[Completion]:
         if request.logprobs != self._kind:
-            raise Refused("unsupported", f"this server returns {self._kind} log-probs (--option logprobs={request.logprobs} where it was "
-                                         "started for the other kind)")
+            raise Refused("unsupported", f"{request.logprobs} log-probs were asked for, and what this server returns is taken as "
+                                         f"{self._kind}: ask for --logprobs {self._kind}, and start the server so that it returns these "
+                                         f"(vLLM: --logprobs-mode {self._kind}_logprobs)")
         one = {"vllm": self._sample_vllm, "sglang": self._sample_sglang, "llama_cpp": self._sample_llama}[self._server]
         return [completion for index, prompt in enumerate(request.prompts) for completion in one(index, prompt, request)]
 

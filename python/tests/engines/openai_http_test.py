@@ -94,7 +94,8 @@ def test_refusals_carry_what_the_server_said(url):
     with pytest.raises(Refused, match='HTTP 400: {"error": "no"}') as refused:
         engine(url).sample(SampleRequest([[5]], max_new_tokens=13))
     assert refused.value.kind == "invalid"
-    with pytest.raises(Refused, match="returns processed log-probs"):
+    with pytest.raises(Refused, match="raw log-probs were asked for.*ask for --logprobs processed.*--logprobs-mode processed_") as other:
         engine(url).sample(SampleRequest([[5]], logprobs="raw"))
+    assert "--option" not in str(other.value)  # which `tandem drift compare` does not have
     with pytest.raises(Refused, match="url=http"):
         HttpEngine(Arguments("none"))
