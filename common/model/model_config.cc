@@ -120,6 +120,17 @@ class Fields {
 constexpr int64_t kMaxSize = int64_t{1} << 31;
 
 void ReadFamily(Fields& fields, ModelConfig& config) {
+  const Json* const architectures = fields.Find("architectures");
+  const auto is_known = [&](const Family& known) {
+    return *architectures == known.architecture ||
+           *architectures == Json::array({known.architecture});
+  };
+  if (fields.Find("model_type") == nullptr && architectures != nullptr &&
+      std::none_of(kFamilies.begin(), kFamilies.end(), is_known)) {
+    fields.Refuse("architectures ", architectures->dump(),
+                  ", and no model_type: the model is not supported; ", kSupported);
+    return;
+  }
   config.model_type = fields.Text("model_type", std::nullopt);
   if (!fields.status().ok()) return;
   const auto family = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& known) {
@@ -129,7 +140,7 @@ void ReadFamily(Fields& fields, ModelConfig& config) {
     fields.Refuse("model_type '", config.model_type, "' is not supported; ", kSupported);
     return;
   }
-  if (const Json* const architectures = fields.Find("architectures")) {
+  if (architectures != nullptr) {
     if (!architectures->is_array() || architectures->size() != 1 ||
         (*architectures)[0] != family->architecture) {
       fields.Refuse("architectures ", architectures->dump(), " with model_type '",

@@ -146,6 +146,10 @@ TEST(ModelConfig, RefusesWhatIsNotSupportedByName) {
       {"qwen3_moe", Json::object(), "'qwen3_moe'"},
       {"mixtral", Json::object(), "'mixtral'"},
       {"llama", {{"architectures", {"LlamaForSequenceClassification"}}}, "architectures"},
+      {"llama",
+       {{"model_type", nullptr}, {"architectures", {"MambaForCausalLM"}}},
+       "architectures [\"MambaForCausalLM\"], and no model_type: the model is not supported; "
+       "supported: llama"},
       {"llama", {{"hidden_act", "gelu"}}, "hidden_act 'gelu' is not supported; supported: silu"},
       {"llama", {{"quantization_config", {{"quant_method", "gptq"}}}}, "quantization_config"},
       {"llama", {{"num_local_experts", 8}}, "mixture of experts"},
@@ -175,6 +179,9 @@ TEST(ModelConfig, RejectsFieldsByNameAndValue) {
       {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}};
   const std::vector<Refusal> cases = {
       {"llama", {{"model_type", nullptr}}, "the field model_type is missing"},
+      {"llama",
+       {{"model_type", nullptr}, {"architectures", {"LlamaForCausalLM"}}},
+       "the field model_type is missing"},
       {"llama", {{"vocab_size", nullptr}}, "the field vocab_size is missing"},
       {"llama", {{"hidden_size", "64"}}, "hidden_size is \"64\"; an integer"},
       {"llama", {{"hidden_size", 64.5}}, "hidden_size is 64.5"},
