@@ -23,22 +23,26 @@ namespace fs = std::filesystem;
 struct KnownEngine {
   const char* name;
   std::vector<std::string> dtypes;
+  std::vector<std::string> parts;  // the others, for messages; options as its adapter allows them
 };
 
 const std::vector<KnownEngine>& KnownEngines() {
   static const auto* const kEngines = new std::vector<KnownEngine>{
-      {"tandem", {"fp32", "bf16", "exact"}},
-      {"transformers", {"fp32", "bf16", "fp16"}},
-      {"vllm", {"fp32", "bf16", "fp16"}},
-      {"llama_cpp", {"f32", "bf16", "f16", "q8_0", "q4_K"}},
-      {"openai_http", {"fp32", "bf16", "fp16"}},
+      {"tandem", {"fp32", "bf16"}, {"exact"}},
+      {"transformers", {"fp32", "bf16", "fp16"}, {"eager", "sdpa", "threads=N"}},
+      {"vllm",
+       {"fp32", "bf16", "fp16"},
+       {"max_model_len=N", "enforce_eager=0|1", "gpu_memory_utilization=SHARE", "kv_gib=N"}},
+      {"llama_cpp",
+       {"f32", "bf16", "f16", "q8_0", "q4_K"},
+       {"gguf=FILE", "cache=FOLDER", "n_ctx=N", "threads=N"}},
   };
   return *kEngines;
 }
 
-// What stands after the dtype: "eager" of transformers, "exact" of tandem, model=DIR of both, or
+// What stands after the dtype: "eager" of transformers, "exact" of tandem, model=DIR of all, or
 // NAME=VALUE of the adapter.
-absl::Status TakePart(std::string_view part, EngineSpec& spec) {
+absl::Status TakePart(std::string_view part, const KnownEngine& known, EngineSpec& spec) {
   constexpr std::string_view kModel = "model=";
   if (spec.name == "tandem" && part == "exact") {
     spec.exact = true;
@@ -50,7 +54,9 @@ absl::Status TakePart(std::string_view part, EngineSpec& spec) {
     spec.options.emplace_back(part);
   } else {
     return InvalidArgument("engine ", spec.text, ": `", std::string(part),
-                           "` is not a dtype of it and no NAME=VALUE");
+                           "` is not a dtype of it and no option; after `", spec.name,
+                           ":` may stand ", absl::StrJoin(known.dtypes, ", "), ", ",
+                           absl::StrJoin(known.parts, ", "), ", model=DIR");
   }
   return absl::OkStatus();
 }
@@ -98,11 +104,10 @@ absl::StatusOr<EngineSpec> ParseEngineSpec(std::string_view text) {
   }
   spec.name = parts[0];
   for (const std::string& part : std::span(parts).subspan(1)) {
-    if (std::ranges::find(known->dtypes, part) != known->dtypes.end() && part != "exact" &&
-        spec.dtype.empty()) {
+    if (std::ranges::find(known->dtypes, part) != known->dtypes.end() && spec.dtype.empty()) {
       spec.dtype = part;
     } else {
-      TANDEM_RETURN_IF_ERROR(TakePart(part, spec));
+      TANDEM_RETURN_IF_ERROR(TakePart(part, *known, spec));
     }
   }
   return spec;

@@ -54,8 +54,16 @@ TEST(EngineSpecTest, RefusesWhatItDoesNotKnowAndSaysWhatThereIs) {
                                                 "tandem, transformers, vllm, llama_cpp"));
   EXPECT_THAT(ParseEngineSpec("tandem:q8_0"),
               FailsWith(absl::StatusCode::kInvalidArgument, "`q8_0` is not a dtype of it"));
-  EXPECT_THAT(ParseEngineSpec("tandem:threads=2"),
-              FailsWith(absl::StatusCode::kInvalidArgument, "threads=2"));
+  EXPECT_THAT(ParseEngineSpec("tandem:bf16:nope=1"),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        "engine tandem:bf16:nope=1: `nope=1` is not a dtype of it and no option; "
+                        "after `tandem:` may stand fp32, bf16, exact, model=DIR"));
+  EXPECT_THAT(ParseEngineSpec("llama_cpp:q2"),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        "f32, bf16, f16, q8_0, q4_K, gguf=FILE, cache=FOLDER"));
+  // It is what a URL stands for: by name it would have none.
+  EXPECT_THAT(ParseEngineSpec("openai_http"), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                        "vllm, llama_cpp and http://HOST:PORT"));
 }
 
 TEST(EngineSpecTest, SaysHowAnEngineIsInstalledThatIsNotThere) {
