@@ -1,8 +1,12 @@
 #include "cli/compare/compare_prompts.h"
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -31,8 +35,14 @@ absl::StatusOr<std::vector<int32_t>> PromptOf(const std::string& line, const Tok
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> ReadComparePrompts(const std::string& path,
                                                                      const Tokenizer& tokenizer) {
+  constexpr char kExpected[] =
+      "expected a file of prompts, a line each: text, or JSON with prompt, messages or token_ids";
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return InvalidArgument("--prompts ", path, ": ", kExpected, "; found a directory");
+  }
   std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+  if (!file) return NotFound("--prompts ", path, ": ", kExpected, "; found ", std::strerror(errno));
   std::vector<std::vector<int32_t>> prompts;
   int64_t number = 0;
   for (std::string line; std::getline(file, line);) {
@@ -46,7 +56,10 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadComparePrompts(const std::
     }
     prompts.push_back(*std::move(prompt));
   }
-  if (prompts.empty()) return InvalidArgument(path, ": there is no prompt in it");
+  if (prompts.empty()) {
+    return InvalidArgument("--prompts ", path, ": there is no prompt in it; ", kExpected,
+                           "; found ", number == 0 ? "an empty file" : "empty lines only");
+  }
   return prompts;
 }
 
