@@ -19,6 +19,7 @@
 #include "cli/drift/capture_flags.h"
 #include "cli/drift/why_records.h"
 #include "cli/io/live_line.h"
+#include "cli/io/output_file.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
@@ -127,6 +128,13 @@ absl::StatusOr<int> RunCompareCommand(const CompareFlags& flags) {
   if (!a.ok()) return AsUsageError(a.status());
   absl::StatusOr<Side> b = ParseSide(flags.b, flags.python_b);
   if (!b.ok()) return AsUsageError(b.status());
+  const WhyRecordsFlags verdict = {.path = flags.out,
+                                   .model = flags.records_only ? "" : flags.model,
+                                   .html = flags.html,
+                                   .json = flags.json,
+                                   .seed = flags.sampling.seed};
+  TANDEM_RETURN_IF_ERROR(CheckOutputFolder(flags.out));
+  TANDEM_RETURN_IF_ERROR(CheckWhyRecords(verdict));
   TANDEM_ASSIGN_OR_RETURN(const ComparisonPlan plan, PlanOf(flags, a->spec, b->spec));
   ComparisonResult result;
   {
@@ -137,15 +145,12 @@ absl::StatusOr<int> RunCompareCommand(const CompareFlags& flags) {
                                             [&](const std::string& what, int64_t done,
                                                 int64_t total) { line.Show(what, done, total); }));
   }
-  TANDEM_RETURN_IF_ERROR(drift::WriteRecords(flags.out, result.records));
+  TANDEM_RETURN_IF_ERROR(
+      trainer::WithExitCode(drift::WriteRecords(flags.out, result.records), ExitCode::kStorage));
   for (const std::string& note : result.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   std::fprintf(stderr, "%s: %lld rows of %s, scored by %s\n", flags.out.c_str(),
                static_cast<long long>(result.records.num_rows()), flags.a.c_str(), flags.b.c_str());
-  return RunWhyRecords({.path = flags.out,
-                        .model = flags.records_only ? "" : flags.model,
-                        .html = flags.html,
-                        .json = flags.json,
-                        .seed = flags.sampling.seed});
+  return RunWhyRecords(verdict);
 }
 
 void AddEngineOptions(CLI::App* sub, CompareFlags& flags) {
@@ -196,8 +201,8 @@ void AddDriftCompareCommand(CLI::App& drift, Action& chosen) {
       "The verdict is that of `tandem drift why RECORDS --model DIR`.\n"
       "Exit code 0: there is a verdict. 2: flags, or an engine that is not installed. 3: model, "
       "prompts or\n"
-      "what an engine does not take. 9: an engine ended by itself (its log is shown). 1: an engine "
-      "failed\ninside a request.",
+      "what an engine does not take. 7: a file cannot be written. 9: an engine ended by itself "
+      "(its log\nis shown). 1: an engine failed inside a request.",
       "tandem drift compare --a vllm --b transformers --model MODEL --prompts FILE");
   SetAction(*sub, chosen, [flags] { return ExitAfterCapture(RunCompareCommand(*flags)); });
 }

@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "cli/drift/capture_flags.h"
 #include "cli/drift/progress_lines.h"
+#include "cli/io/output_file.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/report/report.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
 #include "common/options/command_line.h"
 #include "common/tokenizer/tokenizer.h"
 #include "drift_lab/ablation/attribution.h"
@@ -44,7 +44,7 @@ absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& at
     return text.ok() ? *text : absl::StrCat("<id ", ids.empty() ? -1 : ids[0], ">");
   };
   const std::filesystem::path capture(attribution.path + "/");
-  return WriteFileAtomically(
+  return WriteOutputFile(
       flags.html,
       report::AttributionHtml(capture.lexically_normal().parent_path().filename().string(),
                               drift::AttributionPageData(attribution, decode)));
@@ -53,6 +53,9 @@ absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& at
 // Returns exit code 3 for a capture that is not comparable, after the findings are printed.
 absl::StatusOr<int> RunAttribute(const AttributeFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.options.capture));
+  for (const std::string& path : {flags.html, flags.json.file}) {
+    TANDEM_RETURN_IF_ERROR(CheckOutputFolder(path));
+  }
   TANDEM_ASSIGN_OR_RETURN(const drift::Attribution attribution,
                           drift::Attribute(flags.options, PassLine()));
   if (!flags.html.empty()) TANDEM_RETURN_IF_ERROR(WritePage(flags, attribution));

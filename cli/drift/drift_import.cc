@@ -44,7 +44,9 @@ absl::StatusOr<std::string> OutputFile(const std::string& out) {
         AlreadyExists("--out ", file, ": exists and is no records file; name another"));
   }
   const std::string parent = fs::path(file).parent_path().string();
-  if (!parent.empty()) TANDEM_RETURN_IF_ERROR(MakeDirectories(parent));
+  if (!parent.empty()) {
+    TANDEM_RETURN_IF_ERROR(trainer::WithExitCode(MakeDirectories(parent), ExitCode::kStorage));
+  }
   return file;
 }
 
@@ -97,7 +99,8 @@ absl::StatusOr<int> RunImportCommand(const ImportFlags& flags) {
           line(absl::StrCat("reading ", path), done);
         }));
   }
-  TANDEM_RETURN_IF_ERROR(drift::WriteRecords(file, imported.records));
+  TANDEM_RETURN_IF_ERROR(
+      trainer::WithExitCode(drift::WriteRecords(file, imported.records), ExitCode::kStorage));
   const drift::RecordsSummary summary = drift::Summarize(imported.records);
   TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, ImportTable(file, imported, summary),
                                      ImportJson(file, flags, imported, summary)));

@@ -10,6 +10,7 @@
 #include "cli/drift/capture_flags.h"
 #include "cli/drift/progress_lines.h"
 #include "cli/drift/why_records.h"
+#include "cli/io/output_file.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
@@ -50,6 +51,7 @@ absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
         "--html: only a records file has a page here; the page of a capture is written by `tandem "
         "drift attribute --html`"));
   }
+  TANDEM_RETURN_IF_ERROR(CheckOutputFolder(flags.json.file));
   TANDEM_ASSIGN_OR_RETURN(const drift::WhyReport report,
                           drift::RunWhy(flags.path, flags.options, PassLine()));
   TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, drift::WhyTable(report), drift::WhyJson(report)));
@@ -84,7 +86,7 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
       "suspect.\n"
       "Exit code 0: there is an answer, be it \"it is 1\" or \"cannot tell\". 3: the capture is "
       "not comparable\n"
-      "(findings are printed), cannot be read, or the run has none.",
+      "(findings are printed), cannot be read, or the run has none. 7: a file cannot be written.",
       "tandem drift why runs/NAME --json");
   SetAction(*sub, chosen, [flags] { return ExitAfterCapture(RunWhyCommand(*flags)); });
 }

@@ -8,11 +8,11 @@
 
 #include "absl/status/statusor.h"
 #include "cli/drift/progress_lines.h"
+#include "cli/io/output_file.h"
 #include "cli/io/subcommand.h"
 #include "cli/report/report.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
 #include "common/tokenizer/tokenizer.h"
 #include "drift_lab/pages/referee_report.h"
 #include "drift_lab/pages/screening_report.h"
@@ -46,7 +46,7 @@ absl::Status WriteRecordsPage(const WhyRecordsFlags& flags, const drift::Records
     const absl::StatusOr<std::string> text = tokenizer->Decode(ids, /*skip_special_tokens=*/false);
     return text.ok() ? *text : "";
   };
-  return WriteFileAtomically(
+  return WriteOutputFile(
       flags.html,
       report::RecordsHtml(std::filesystem::path(flags.path).filename().string(),
                           drift::RecordsPageData(records, screening, referee, text_of)));
@@ -62,7 +62,15 @@ absl::StatusOr<drift::Records> ReadWithProgress(const std::string& path) {
 
 }  // namespace
 
+absl::Status CheckWhyRecords(const WhyRecordsFlags& flags) {
+  for (const std::string& path : {flags.html, flags.json.file}) {
+    TANDEM_RETURN_IF_ERROR(CheckOutputFolder(path));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int> RunWhyRecords(const WhyRecordsFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(CheckWhyRecords(flags));
   TANDEM_ASSIGN_OR_RETURN(const drift::Records records, ReadWithProgress(flags.path));
   const drift::Screening screening = drift::Screen(records, flags.seed);
   // Also before the referee: a page that cannot be written is known at once, and where the referee

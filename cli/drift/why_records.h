@@ -20,8 +20,13 @@ struct WhyRecordsFlags {
   double referee_seconds = 75;  // --referee-seconds
 };
 
+// What can be said of the flags before the records are there. `tandem drift compare` asks it before the
+// engines run.
+//   errors of CheckOutputFolder
+absl::Status CheckWhyRecords(const WhyRecordsFlags& flags);
+
 // Prints the verdict and returns the exit code 0.
-//   errors of ReadRecords, RunReferee and WriteFileAtomically
+//   errors of CheckWhyRecords, ReadRecords, RunReferee and WriteOutputFile
 absl::StatusOr<int> RunWhyRecords(const WhyRecordsFlags& flags);
 
 }  // namespace tandem::cli

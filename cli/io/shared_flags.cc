@@ -4,8 +4,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "common/base/status_macros.h"
-#include "common/files/file_system.h"
+#include "cli/io/output_file.h"
 #include "common/options/command_line.h"
 
 namespace tandem::cli {
@@ -77,9 +76,10 @@ void AddJsonFlags(CLI::App* sub, JsonFlags* flags) {
 
 absl::Status PrintResult(const JsonFlags& flags, const std::string& text, std::string json) {
   if (!json.ends_with('\n')) json += '\n';
-  if (!flags.file.empty()) TANDEM_RETURN_IF_ERROR(WriteFileAtomically(flags.file, json));
+  const absl::Status written =
+      flags.file.empty() ? absl::OkStatus() : WriteOutputFile(flags.file, json);
   std::fputs(flags.print ? json.c_str() : text.c_str(), stdout);
-  return absl::OkStatus();
+  return written;
 }
 
 }  // namespace tandem::cli

@@ -86,7 +86,7 @@ void AddJsonFlags(CLI::App* sub, JsonFlags* flags);
 
 // Prints `text`, or `json` under --json, on standard output, and writes `json` to the file of
 // --json-out. `json` is one object, with or without a newline at its end. Errors are those of
-// WriteFileAtomically.
+// WriteOutputFile; the result is printed all the same.
 absl::Status PrintResult(const JsonFlags& flags, const std::string& text, std::string json);
 
 }  // namespace tandem::cli

@@ -9,12 +9,12 @@
 #include <system_error>
 #include <utility>
 
+#include "cli/io/output_file.h"
 #include "cli/io/subcommand.h"
 #include "cli/report/html_page.h"
 #include "cli/report/run_data.h"
 #include "cli/report/run_files.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
 #include "common/options/command_line.h"
 
 namespace tandem::report {
@@ -71,7 +71,7 @@ absl::Status WriteReport(const std::string& run_directory, const std::string& ou
   Json data = BuildRunData(files, DataLimits(), &notices);
   const std::string path = output_path.empty() ? run_directory + "/report.html" : output_path;
   data["run_directory"] = RunDirectoryFrom(path, run_directory);
-  return WriteFileAtomically(
+  return cli::WriteOutputFile(
       path,
       RenderHtml({.title = RunName(run_directory, data) + " - Tandem report",
                   .data = data.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace),

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/io/live_line.h"
+#include "cli/io/output_file.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
@@ -20,7 +21,6 @@
 #include "cli/tools/rewarded_group.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
 #include "common/model/model_config.h"
 #include "common/options/command_line.h"
 
@@ -133,6 +133,7 @@ absl::Status Sample(SampleFlags& flags) {
   if (std::filesystem::exists(flags.out, ignored)) {
     return AlreadyExists(flags.out, " is there already; choose another --out");
   }
+  TANDEM_RETURN_IF_ERROR(CheckOutputFolder(flags.out));
   TANDEM_RETURN_IF_ERROR(ApplyRewardFlags(flags.rewards, flags.reward));
   auto reward = trainer::RewardFunction::Create(flags.reward);
   if (!reward.ok()) return AsUsageError(reward.status());
@@ -171,7 +172,7 @@ absl::Status Sample(SampleFlags& flags) {
       }));
   live.Clear();
   TANDEM_RETURN_IF_ERROR(kept);
-  if (tally.num_rows > 0) TANDEM_RETURN_IF_ERROR(WriteFileAtomically(flags.out, rows));
+  if (tally.num_rows > 0) TANDEM_RETURN_IF_ERROR(WriteOutputFile(flags.out, rows));
   return Report(flags, tally, source->num_dropped());
 }
 

@@ -3,6 +3,7 @@ model, whose every fault is known."""
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -135,6 +136,30 @@ def test_what_goes_wrong_has_an_exit_code_and_a_reason(fake, a, b, code, said):
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("engine", ["transformers", "vllm", "llama_cpp"])
+def test_the_message_about_an_unknown_part_lists_every_option_of_the_adapter(fake, engine):
+    adapter = (SOURCE / f"python/tandem_rl/engines/{engine}.py").read_text(encoding="utf-8")
+    options = re.findall(r'"(\w+)"', re.search(r"started\.allow\((.*)\)", adapter).group(1))
+    done = fake(f"{engine}:nope")
+    assert done.returncode == 2
+    listed = done.stderr.split("may stand ")[1]
+    assert options and all(f", {name}=" in listed or (name == "attn" and ", eager, sdpa" in listed) for name in options)
+
+
+@pytest.mark.parametrize("flag", ["--html", "--json-out"])
+def test_a_folder_that_is_not_there_is_known_before_the_engines_run(tmp_path, fake, flag):
+    done = fake("vllm", "vllm", flag, tmp_path / "none" / "out")
+    assert done.returncode == 7
+    assert f"there is no folder {tmp_path / 'none'}; make it first" in done.stderr
+    assert not (tmp_path / "compare.jsonl.a.log").exists()
+
+
+def test_records_into_a_folder_that_is_not_there_are_a_fault_of_storage(tmp_path, prompts):
+    done = compare(tmp_path / "none", "--a", "tandem", "--b", "tandem", "--prompts", prompts)
+    assert done.returncode == 7
+    assert f"there is no folder {tmp_path / 'none'}; make it first" in done.stderr
+
+
 def test_an_engine_that_is_not_installed_says_how_to_install_it(tmp_path, prompts):
     done = compare(tmp_path, "--a", "vllm", "--b", "tandem", "--python-a", tmp_path / "nowhere", "--prompts", prompts)
     assert done.returncode == 2
@@ -148,3 +173,15 @@ def test_prompts_that_cannot_be_read_name_their_line(tmp_path, prompts, line, sa
     done = compare(tmp_path, "--a", "tandem", "--b", "tandem", "--prompts", prompts)
     assert done.returncode == 3
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("make, found", [
+    (lambda path: path.mkdir(), "found a directory"), (lambda path: path.write_bytes(b""), "found an empty file"),
+    (lambda path: path.write_bytes(b"\n \n"), "found empty lines only"), (lambda path: None, "found No such file")])
+def test_prompts_that_are_no_file_of_prompts_say_what_is_expected(tmp_path, make, found):
+    path = tmp_path / "theirs"
+    make(path)
+    done = compare(tmp_path, "--a", "tandem", "--b", "tandem", "--prompts", path)
+    assert done.returncode == 3
+    assert f"--prompts {path}: " in done.stderr and found in done.stderr
+    assert "expected a file of prompts, a line each: text, or JSON with prompt, messages or token_ids" in done.stderr

@@ -89,6 +89,14 @@ def test_a_page_is_written_that_holds_the_verdict(tmp_path):
     assert json.loads(out.read_text(encoding="utf-8"))["verdict"] == "numbers_alone"
 
 
+@pytest.mark.parametrize("flag", ["--html", "--json-out"])
+def test_a_folder_that_is_not_there_is_a_fault_of_storage(tmp_path, flag):
+    path = write(tmp_path / "records.jsonl", rows_of())
+    done = why(path, flag, tmp_path / "none" / "out")
+    assert done.returncode == 7
+    assert f"there is no folder {tmp_path / 'none'}; make it first" in done.stderr
+
+
 def test_a_file_that_cannot_be_read_is_bad_data_and_no_verdict(tmp_path):
     path = write(tmp_path / "records.jsonl", [{"token_ids": [1, 2], "behaviour_logprobs": [None, -1.0]}])
     done = why(path)
