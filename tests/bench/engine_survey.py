@@ -236,6 +236,13 @@ def ratios(out, times=2000):
     return "\n".join(lines)
 
 
+def without_zero(pairs, apart=1e-4):
+    """Of the means of w - 1 by sign, in pairs whose mean |delta| is more than `apart`: how many there are, and how many have an
+    interval without 0."""
+    means = [pair[key] for pair in pairs.values() if pair["mean_abs"]["value"] > apart for key in ("bias_positive", "bias_negative")]
+    return len(means), sum(mean["low"] > 0 or mean["high"] < 0 for mean in means)
+
+
 def summary(out):
     rng = random.Random(1)
     pairs = {}
@@ -295,8 +302,11 @@ def main():
     pairs = summary(given.out)
     (given.out / "survey.json").write_text(json.dumps({"date": datetime.date.today().isoformat(), "machine": processor(),
                                                        "versions": versions(given.tandem), "pairs": pairs}, indent=1), encoding="utf-8")
+    count, off = without_zero(pairs)
     (given.out / "survey.md").write_text("\n\n".join(f"{key}\n\n{table(pairs, key)}" for key in ("k3", "mean_abs", "ess", "chi", "beyond_2",
-                                         "bias_positive", "bias_negative")) + f"\n\nratios\n\n{ratios(given.out)}\n", encoding="utf-8")
+                                         "bias_positive", "bias_negative")) + f"\n\nratios\n\n{ratios(given.out)}"
+                                         f"\n\nmeans by sign of pairs more than 1e-4 nats apart: {count}, of them with an interval without 0: {off}\n",
+                                         encoding="utf-8")
     print((given.out / "survey.md").read_text(encoding="utf-8"))
 
 
