@@ -15,8 +15,8 @@ namespace tandem::drift {
 namespace {
 
 // Every suspect is looked at first on the beginnings of two rows: so many tokens, with at least so many
-// drawn ones. Those that do best there, so many, are replayed on more. Glances end at this share of
-// the referee's time.
+// drawn ones. Those that do best there, so many, are replayed on more. Glances take at most this share
+// of the time that is left.
 constexpr size_t kGlanceRows = 2, kGlanceTokens = 48, kGlanceDrawn = 20;
 constexpr size_t kMostScreened = 12;
 constexpr double kShareOfGlances = 0.7;
@@ -96,6 +96,7 @@ struct Judge::Side {
   bool settled = false;
   std::vector<SamplerSettings> settings;  // those that suspects are played with
   std::vector<Candidate> candidates;
+  double until = 0;  // seconds of the referee, when it turns to what it has
 };
 
 struct Judge::Part {
@@ -331,9 +332,11 @@ absl::Status Judge::TrySuspects(Side& side, std::span<const Suspect> suspects, S
   if (!side.fit.causes.empty() && side.fit_share > 0.1) side.settings.push_back(side.fit.settings);
   std::vector<std::pair<double, const Suspect*>> best;
   std::vector<const Suspect*> chosen, unseen;
+  const double begin = seconds_();
+  const double glances_end = begin + kShareOfGlances * (side.until - begin);
   for (const Suspect& suspect : suspects) {
     const size_t number = static_cast<size_t>(&suspect - suspects.data());
-    if (seconds_() > kShareOfGlances * options_.budget_seconds) {
+    if (seconds_() > glances_end) {
       report.num_left += static_cast<int64_t>(suspects.size() - number);
       break;
     }
@@ -357,7 +360,7 @@ absl::Status Judge::TrySuspects(Side& side, std::span<const Suspect> suspects, S
   for (const auto& [well, suspect] : best) chosen.push_back(suspect);
   chosen.insert(chosen.end(), unseen.begin(), unseen.end());
   for (size_t i = 0; i < chosen.size(); ++i) {
-    if (seconds_() > options_.budget_seconds) {
+    if (seconds_() > side.until) {
       report.num_left += static_cast<int64_t>(chosen.size() - i);
       break;
     }
@@ -378,7 +381,7 @@ absl::Status Judge::TryParts(Side& side, SideReport& report) {
   AddOnce(report.tried, "part_of_other_weights");
   std::vector<std::vector<double>> effects;
   for (const Suspect& one : parts) {
-    if (seconds_() > options_.budget_seconds) {
+    if (seconds_() > side.until) {
       ++report.num_left;
       return absl::OkStatus();
     }
@@ -480,8 +483,15 @@ void Judge::PreferSettingsAlone(const Side& side, const Part& part,
   verified.push_back(std::move(alone));
 }
 
-absl::StatusOr<SideReport> Judge::JudgeSide(SignSide which, const SideClaims& claims) {
+double Judge::Distance(SignSide side, const SideClaims& claims) const {
+  const Side opened = Open(side, claims);
+  return SizeOf(opened.gap, opened.tokens).in_scale;
+}
+
+absl::StatusOr<SideReport> Judge::JudgeSide(SignSide which, const SideClaims& claims,
+                                            double until) {
   Side side = Open(which, claims);
+  side.until = until;
   SideReport report{.side = which, .engine = claims.engine, .claimed = side.claimed};
   report.gap = SizeOf(side.gap, side.tokens);
   if (report.gap.num_tokens == 0) return report;

@@ -26,8 +26,12 @@ class Judge {
   Judge(const RefereeModel& model, const ScoredRows& scored, const RefereeOptions& options,
         const RefereeProgress& progress, std::function<double()> seconds);
 
+  // How far a side is from the model: the root mean square of the difference in units of rounding.
+  double Distance(SignSide side, const SideClaims& claims) const;
+
+  // `until`: when to stop looking for causes, in `seconds` of the referee.
   //   errors of RefereeForward
-  absl::StatusOr<SideReport> JudgeSide(SignSide side, const SideClaims& claims);
+  absl::StatusOr<SideReport> JudgeSide(SignSide side, const SideClaims& claims, double until);
 
  private:
   struct Part;  // of the scored tokens

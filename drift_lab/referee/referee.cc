@@ -3,7 +3,9 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -17,6 +19,9 @@
 
 namespace tandem::drift {
 namespace {
+
+// Of the time that is left, what the side that is farther from the model gets.
+constexpr double kShareOfFirstSide = 0.75;
 
 std::string NameOf(const SideReport& side) {
   const std::string name = absl::StrCat("the ", SignSideName(side.side), " side");
@@ -60,13 +65,17 @@ std::string SentenceOf(const SideReport& side) {
       return absl::StrFormat(
           "%s differs by what bf16 or fp16 in another engine's kernels gives: %s, %.2f times the "
           "referee's own bf16 (at most %.1f is healthy), %.2f %% beyond five times it; %s. A fault "
-          "much smaller than that would not be seen.",
+          "much smaller than that would not be seen%s.",
           name, size, gap.bounded, kMostRounding, 100 * gap.tail,
           gap.goes_with_bf16()
               ? absl::StrFormat("it goes with the referee's own roundings (correlation %.2f)",
                                 gap.like_bf16)
               : "it does not go with the referee's own roundings, so that only its size speaks "
-                "for it");
+                "for it",
+          side.num_left > 0 ? absl::StrFormat("; %d suspects of faults below it were left for want "
+                                              "of time (--referee-seconds gives more)",
+                                              side.num_left)
+                            : "");
     case SideStatus::kNamed:
       return absl::StrCat(name, ": ", side.causes.front().text, ". With ", size, ", ",
                           MeasuredText(side.causes.front()), ".");
@@ -237,6 +246,32 @@ std::string HeadlineOf(const RefereeReport& report) {
                       " is not.");
 }
 
+// The side that is farther from the model first, and with most of the time.
+absl::Status JudgeSides(const ScoredRows& scored, const RecordsHeader& header,
+                        const RefereeOptions& options, const std::function<double()>& seconds,
+                        Judge& judge, std::vector<SideReport>& sides) {
+  const auto claims_of = [&](SignSide side) -> const SideClaims& {
+    return side == SignSide::kBehaviour ? header.behaviour : header.proximal;
+  };
+  std::array<SignSide, 2> order = {SignSide::kBehaviour, SignSide::kProximal};
+  if (judge.Distance(order[1], claims_of(order[1])) > judge.Distance(order[0], claims_of(order[0])))
+    std::swap(order[0], order[1]);
+  double share = kShareOfFirstSide;
+  for (const SignSide which : order) {
+    const double now = seconds();
+    TANDEM_ASSIGN_OR_RETURN(
+        SideReport side,
+        judge.JudgeSide(which, claims_of(which), now + share * (options.budget_seconds - now)));
+    if (which == SignSide::kBehaviour) CheckDrawsOf(scored, header.behaviour, side);
+    side.sentence = SentenceOf(side);
+    side.sentence[0] = 'T';
+    side.advice = AdviceOf(side);
+    sides.insert(which == SignSide::kBehaviour ? sides.begin() : sides.end(), std::move(side));
+    share = 1;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 const char* SideStatusName(SideStatus status) {
@@ -278,16 +313,7 @@ absl::StatusOr<RefereeReport> RunReferee(const Records& records, const TokenPair
                             static_cast<double>(scored.bf16.size());
   }
   Judge judge(*model, scored, options, progress, seconds);
-  for (const SignSide which : {SignSide::kBehaviour, SignSide::kProximal}) {
-    const bool behaviour = which == SignSide::kBehaviour;
-    const SideClaims& claims = behaviour ? records.header.behaviour : records.header.proximal;
-    TANDEM_ASSIGN_OR_RETURN(SideReport side, judge.JudgeSide(which, claims));
-    if (behaviour) CheckDrawsOf(scored, claims, side);
-    side.sentence = SentenceOf(side);
-    side.sentence[0] = 'T';
-    side.advice = AdviceOf(side);
-    report.sides.push_back(std::move(side));
-  }
+  TANDEM_RETURN_IF_ERROR(JudgeSides(scored, records.header, options, seconds, judge, report.sides));
   report.correlation_of_sides = CorrelationOfSides(scored, records.header);
   report.headline = HeadlineOf(report);
   if (report.headline.starts_with("the ")) report.headline[0] = 'T';

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace tandem::drift {
@@ -123,17 +121,18 @@ void AddRoundings(std::vector<Suspect>& out) {
   out.push_back({"quantised_kv", "keys and values in int4", advice, {.kv_bits = 4}, true});
 }
 
-// The system message that the chat template writes where a conversation has none, as it stands in
-// the template; empty if none is found.
-std::string DefaultSystemMessage(const std::string& directory) {
-  std::ifstream file(directory + "/chat_template.jinja");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const std::string begin = "<|im_start|>system\\n", end = "<|im_end|>\\n";
-  const size_t from = text.find(begin);
-  if (from == std::string::npos) return "";
-  const size_t until = text.find(end, from);
-  if (until == std::string::npos || text.find("{", from) < until) return "";
-  return absl::StrReplaceAll(text.substr(from, until + end.size() - from), {{"\\n", "\n"}});
+// The ids of the system message that the model's chat template writes where a conversation has none;
+// empty if it writes none, or none in ChatML.
+std::vector<int32_t> DefaultSystemMessage(const std::string& directory) {
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(directory);
+  if (!tokenizer.ok()) return {};
+  const absl::StatusOr<std::string> chat =
+      (*tokenizer)->RenderChat(R"([{"role": "user", "content": "?"}])", false);
+  const std::string end = "<|im_end|>\n";
+  if (!chat.ok() || !chat->starts_with("<|im_start|>system\n")) return {};
+  return (*tokenizer)
+      ->Encode(chat->substr(0, chat->find(end) + end.size()))
+      .value_or(std::vector<int32_t>());
 }
 
 int64_t CommonPrefix(std::span<const RefereeRow> rows) {
@@ -163,13 +162,7 @@ void AddPrompts(const RefereeModel& model, std::span<const RefereeRow> rows,
         {.edit = PromptEdit::kPrepend, .added = {bos}});
   }
   const int64_t common = CommonPrefix(rows);
-  const std::string system = DefaultSystemMessage(model.directory());
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(model.directory());
-  std::vector<int32_t> ids;
-  if (!system.empty() && tokenizer.ok()) {
-    const absl::StatusOr<std::vector<int32_t>> encoded = (*tokenizer)->Encode(system);
-    if (encoded.ok()) ids = *encoded;
-  }
+  const std::vector<int32_t> ids = DefaultSystemMessage(model.directory());
   const int64_t length = static_cast<int64_t>(ids.size());
   const bool there = length > 0 && length <= common &&
                      std::equal(ids.begin(), ids.end(), rows.front().ids.begin());
