@@ -36,11 +36,12 @@ namespace {
 
 struct CompareFlags {
   std::string a, b, python_a, python_b;
-  std::string model, prompts, html;
+  std::string model, prompts, weights, html;
   std::string out = "compare.jsonl";
   std::string logprobs = "processed";
   std::vector<std::string> steps_of_weights;
   EngineSampling sampling;
+  double referee_seconds = WhyRecordsFlags().referee_seconds;
   bool records_only = false;
   JsonFlags json;
 };
@@ -130,9 +131,11 @@ absl::StatusOr<int> RunCompareCommand(const CompareFlags& flags) {
   if (!b.ok()) return AsUsageError(b.status());
   const WhyRecordsFlags verdict = {.path = flags.out,
                                    .model = flags.records_only ? "" : flags.model,
+                                   .weights = flags.weights,
                                    .html = flags.html,
                                    .json = flags.json,
-                                   .seed = flags.sampling.seed};
+                                   .seed = flags.sampling.seed,
+                                   .referee_seconds = flags.referee_seconds};
   TANDEM_RETURN_IF_ERROR(CheckOutputFolder(flags.out));
   TANDEM_RETURN_IF_ERROR(CheckWhyRecords(verdict));
   TANDEM_ASSIGN_OR_RETURN(const ComparisonPlan plan, PlanOf(flags, a->spec, b->spec));
@@ -193,8 +196,13 @@ void AddDriftCompareCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--out", flags->out, "the records file; logs of engines stand beside it")
       ->capture_default_str();
   sub->add_option("--html", flags->html, "also write the page of the verdict to this file");
-  sub->add_flag("--records-only", flags->records_only,
-                "judge by the numbers alone, without a referee's forward pass");
+  CLI::Option* const records_only =
+      sub->add_flag("--records-only", flags->records_only,
+                    "judge by the numbers alone, without a referee's forward pass");
+  sub->add_option("--weights", flags->weights,
+                  "model directory: a second set of weights for the referee to suspect")
+      ->excludes(records_only);
+  AddRefereeSeconds(sub, flags->referee_seconds, "of the referee");
   AddJsonFlags(sub, &flags->json);
   EndHelp(
       *sub,

@@ -28,7 +28,7 @@ struct WhyFlags {
   drift::AttributionOptions options;
   std::string path;
   std::string html;             // of records only
-  double referee_seconds = 75;  // of records only
+  double referee_seconds = WhyRecordsFlags().referee_seconds;  // of records only
   JsonFlags json;
 };
 
@@ -75,9 +75,7 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--html", flags->html,
                   "of a records file: also write a page with the verdict, the effect on training, "
                   "densities,\ncurves and the worst tokens to this file");
-  AddPositive(sub, "--referee-seconds", flags->referee_seconds,
-              "of a records file with --model: no suspect is begun after so long; a slow machine "
-              "needs more");
+  AddRefereeSeconds(sub, flags->referee_seconds, "of a records file with --model");
   EndHelp(
       *sub,
       "With a records file: what the numbers alone show, rule out or leave open, without weights.\n"

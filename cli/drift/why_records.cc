@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "cli/drift/progress_lines.h"
 #include "cli/io/output_file.h"
 #include "cli/io/subcommand.h"
@@ -62,7 +63,20 @@ absl::StatusOr<drift::Records> ReadWithProgress(const std::string& path) {
 
 }  // namespace
 
+void AddRefereeSeconds(CLI::App* sub, double& seconds, const std::string& on) {
+  const std::string help = absl::StrCat(
+      on, ": no suspect is begun after so long; a slow machine or a large model needs more");
+  AddPositive(sub, "--referee-seconds", seconds, help.c_str());
+}
+
 absl::Status CheckWhyRecords(const WhyRecordsFlags& flags) {
+  if (!flags.weights.empty()) {
+    if (flags.model.empty()) {
+      return AsUsageError(InvalidArgument(
+          "--weights: a second set of weights is for the referee, which needs --model"));
+    }
+    TANDEM_RETURN_IF_ERROR(drift::ResolveModelDirectory(flags.weights).status());
+  }
   for (const std::string& path : {flags.html, flags.json.file}) {
     TANDEM_RETURN_IF_ERROR(CheckOutputFolder(path));
   }
@@ -93,9 +107,6 @@ absl::StatusOr<int> RunWhyRecords(const WhyRecordsFlags& flags) {
     nlohmann::ordered_json both = nlohmann::ordered_json::parse(json);
     both["referee"] = drift::RefereeJson(referee);
     json = both.dump(2);
-  } else if (!flags.weights.empty()) {
-    return AsUsageError(InvalidArgument(
-        "--weights: a second set of weights is for the referee, which needs --model"));
   }
   TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, table, json));
   return ToInt(ExitCode::kOk);

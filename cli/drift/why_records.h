@@ -2,6 +2,7 @@
 // cli/drift/drift_why.cc calls it where the path is such a file.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
@@ -20,8 +21,13 @@ struct WhyRecordsFlags {
   double referee_seconds = 75;  // --referee-seconds
 };
 
+// --referee-seconds. `on` begins the help: when there is a referee.
+void AddRefereeSeconds(CLI::App* sub, double& seconds, const std::string& on);
+
 // What can be said of the flags before the records are there. `tandem drift compare` asks it before the
 // engines run.
+//   INVALID_ARGUMENT with exit code 2  --weights, and no model that a referee would score with
+//   NOT_FOUND                          --weights is no model directory
 //   errors of CheckOutputFolder
 absl::Status CheckWhyRecords(const WhyRecordsFlags& flags);
 

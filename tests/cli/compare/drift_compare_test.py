@@ -136,6 +136,31 @@ def test_what_goes_wrong_has_an_exit_code_and_a_reason(fake, a, b, code, said):
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("flag", ["--temperature", "--max-new-tokens", "--group-size", "--referee-seconds"])
+def test_a_number_that_must_be_above_zero_says_so_in_a_few_words(fake, flag):
+    done = fake("vllm", "vllm", flag, -1)
+    assert done.returncode == 2
+    assert f"{flag}: is -1, want above 0" in done.stderr and len(done.stderr) < 200
+
+
+@pytest.mark.parametrize("more, code, said", [
+    (["--records-only"], 2, "--records-only excludes --weights"), ([], 3, "/nowhere: expected a model directory")])
+def test_a_second_set_of_weights_is_checked_before_the_engines_run(tmp_path, prompts, more, code, said):
+    done = compare(tmp_path, "--a", "tandem", "--b", "tandem", "--prompts", prompts, "--weights", "/nowhere", *more)
+    assert done.returncode == code
+    assert said in done.stderr and "samples" not in done.stderr
+
+
+def test_a_second_set_of_weights_and_the_time_of_the_referee_are_those_of_drift_why(tmp_path, prompts):
+    done = compare(tmp_path, "--a", "tandem:fp32", "--b", "tandem:fp32", "--prompts", prompts, "--max-new-tokens", 4, "--json",
+                   "--weights", MODEL, "--referee-seconds", 0.5)
+    assert done.returncode == 0, done.stderr
+    again = subprocess.run([TANDEM, "drift", "why", tmp_path / "compare.jsonl", "--model", MODEL, "--weights", MODEL, "--json",
+                            "--referee-seconds", "0.5"], capture_output=True, text=True, timeout=500, check=True)
+    assert json.loads(done.stdout)["referee"]["weights"] == str(MODEL)
+    assert json.loads(done.stdout)["verdict"] == json.loads(again.stdout)["verdict"]
+
+
 @pytest.mark.parametrize("engine", ["transformers", "vllm", "llama_cpp"])
 def test_the_message_about_an_unknown_part_lists_every_option_of_the_adapter(fake, engine):
     adapter = (SOURCE / f"python/tandem_rl/engines/{engine}.py").read_text(encoding="utf-8")
