@@ -23,6 +23,22 @@ std::string TakeParquetText(const TandemResult& result) {
   return text;
 }
 
+// The crate is built without some codecs, and names the one that a page would need.
+absl::Status ParquetFault(const std::string& path, const std::string& text) {
+  constexpr std::string_view kNoCodec = "Disabled feature at compile time: ";
+  const size_t at = text.find(kNoCodec);
+  if (at == std::string::npos) {
+    return InvalidArgument(path, ": cannot be read as Parquet: ", text);
+  }
+  return InvalidArgument(
+      path,
+      ": expected Parquet without compression or with Snappy, gzip or Zstandard, found pages ",
+      "compressed with ", text.substr(at + kNoCodec.size()),
+      "; rewrite it: python -c \"import sys, ",
+      "pyarrow.parquet as p; p.write_table(p.read_table(sys.argv[1]), sys.argv[2], ",
+      "compression='zstd')\" IN.parquet OUT.parquet");
+}
+
 }  // namespace
 
 ParquetStream::ParquetStream(TandemParquet* handle, std::string path)
@@ -39,7 +55,7 @@ absl::StatusOr<std::unique_ptr<ParquetStream>> ParquetStream::Open(const std::st
   const TandemResult result = tandem_parquet_open(ParquetBytes(path), &handle);
   const std::string text = TakeParquetText(result);
   if (result.status != TANDEM_TOKENIZER_OK) {
-    return InvalidArgument(path, ": cannot be read as Parquet: ", text);
+    return ParquetFault(path, text);
   }
   return std::unique_ptr<ParquetStream>(new ParquetStream(handle, path));
 }
@@ -57,7 +73,7 @@ absl::StatusOr<std::string> ParquetStream::Next(int64_t max_rows) {
   const TandemResult result = tandem_parquet_next(handle_, max_rows);
   std::string text = TakeParquetText(result);
   if (result.status == TANDEM_TOKENIZER_OK) return text;
-  return InvalidArgument(path_, ": cannot be read as Parquet: ", text);
+  return ParquetFault(path_, text);
 }
 
 }  // namespace tandem

@@ -85,6 +85,22 @@ absl::Status RefusePickle(const std::string& path, const Importer& importer) {
                     : std::string(by->instead));
 }
 
+// What the user should have named, or should do where the framework writes no such file.
+std::string ExpectedFiles(const Importer& importer) {
+  const bool is_read = importer.add != nullptr || std::string_view(importer.instead).empty();
+  if (!is_read) return importer.instead;
+  return absl::StrCat("expected ", importer.help,
+                      " (docs/foreign_engines.md says how to get them)");
+}
+
+// Where nothing is, what should be there.
+absl::StatusOr<std::vector<SourceFile>> FindFiles(const ImportOptions& options,
+                                                  const Importer& importer) {
+  absl::StatusOr<std::vector<SourceFile>> files = SourceFiles(options.paths);
+  if (files.ok() || !absl::IsNotFound(files.status())) return files;
+  return NotFound(files.status().message(), "; ", ExpectedFiles(importer));
+}
+
 // An error if the item is not what the importer reads.
 absl::Status CheckItem(const json& item, const Importer& importer) {
   if (!item.is_object()) {
@@ -130,6 +146,15 @@ FileEnd AddFile(const SourceFile& file, const Import& import, ImportContext& con
     return {
         InvalidArgument(file.path, ": is a records file already: tandem drift check ", file.path),
         /*is_other=*/true};
+  }
+  if (*kind == SourceKind::kEmpty || *kind == SourceKind::kOther) {
+    return {InvalidArgument(file.path,
+                            *kind == SourceKind::kEmpty
+                                ? ": found an empty file: did its writer end early? "
+                                : ": found a file that begins neither as JSON nor as Parquet or "
+                                  "safetensors; ",
+                            ExpectedFiles(*import.importer)),
+            /*is_other=*/true};
   }
   context.set_step(file.step);
   bool is_first = true, is_other = false;
@@ -243,7 +268,7 @@ absl::StatusOr<ImportedRecords> ImportRecords(const ImportOptions& options,
     import.importer->describe(header);
   }
   TANDEM_RETURN_IF_ERROR(SetClaims(options.claims, header));
-  TANDEM_ASSIGN_OR_RETURN(std::vector<SourceFile> files, SourceFiles(options.paths));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<SourceFile> files, FindFiles(options, *import.importer));
   ImportContext context(absl::StrJoin(options.paths, " "), std::move(header));
   if (options.from == "prime-rl" && IsOneDirectory(options.paths)) {
     LeaveOutUnstable(files, context);

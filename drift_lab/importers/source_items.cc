@@ -240,7 +240,7 @@ absl::StatusOr<SourceKind> KindOfFile(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
   const std::span<const std::byte> bytes = file->bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (IsBlank(text.substr(0, 4096))) return InvalidArgument(path, ": an empty file");
+  if (IsBlank(text.substr(0, 4096))) return SourceKind::kEmpty;
   // torch.save writes a zip archive, pickle.dump a protocol byte and number.
   if (text.starts_with("PK\x03\x04") || (text[0] == '\x80' && text.size() > 1 && text[1] <= 5)) {
     return SourceKind::kPickle;
@@ -256,9 +256,7 @@ absl::StatusOr<SourceKind> KindOfFile(const std::string& path) {
   if (IsSafetensors(bytes)) return SourceKind::kSafetensors;
   const char first = text[text.find_first_not_of(" \t\r\n")];
   if (first == '{' || first == '[') return SourceKind::kJson;
-  return InvalidArgument(path,
-                         ": expected JSON, JSON lines, Parquet or safetensors, found a file that "
-                         "begins with neither of them");
+  return SourceKind::kOther;
 }
 
 absl::Status ForEachItem(const std::string& path, SourceKind kind, TakeItem take) {

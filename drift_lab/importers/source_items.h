@@ -16,7 +16,8 @@
 
 namespace tandem::drift {
 
-enum class SourceKind { kJson, kParquet, kSafetensors, kPickle, kRecords };
+// kOther: none of the others.
+enum class SourceKind { kJson, kParquet, kSafetensors, kPickle, kRecords, kEmpty, kOther };
 
 // A file to import; `is_named` is false where it was found in a directory. The step is that of its name or of its directory's ("train_data_step7.jsonl",
 // "step_7/rank_0.jsonl", "7.jsonl"), if they have one.
@@ -35,7 +36,7 @@ absl::StatusOr<std::vector<SourceFile>> SourceFiles(const std::vector<std::strin
 std::optional<int64_t> StepInName(std::string_view path);
 
 //   errors of MappedFile::Open
-//   INVALID_ARGUMENT  an empty file, a compressed one, or one of none of these kinds
+//   INVALID_ARGUMENT  a compressed file
 absl::StatusOr<SourceKind> KindOfFile(const std::string& path);
 
 // Called with each item and its place ("line 3", "line 3 element 2", "row 5").

@@ -157,6 +157,17 @@ def test_parquet_of_pyarrow_says_the_same_as_json_lines(tmp_path, compression):
     assert parquet["tokens"] == 13
 
 
+@pytest.mark.parametrize("compression", ["lz4", "brotli"])
+def test_parquet_of_another_codec_names_it_and_the_command_that_rewrites_the_file(tmp_path, compression):
+    lines = (FORMAT3 / "records.jsonl").read_text().splitlines()
+    write_parquet.write(lines, tmp_path / "r.parquet", compression)
+    said = refused(tmp_path / "r.parquet")
+    assert f"r.parquet: expected Parquet without compression or with Snappy, gzip or Zstandard, found pages compressed with {compression}" in said
+    command = said.split("rewrite it: python ")[1].replace("IN.parquet", "r.parquet").replace("OUT.parquet", "again.parquet")
+    subprocess.run(f"{sys.executable} {command}", shell=True, cwd=tmp_path, check=True)
+    assert "tokens" in check(tmp_path / "again.parquet").stdout
+
+
 def test_faults_of_parquet_name_the_row(tmp_path):
     lines = (FORMAT3 / "records.jsonl").read_text().splitlines()
     wrong = json.loads(lines[3])

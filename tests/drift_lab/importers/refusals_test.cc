@@ -269,17 +269,28 @@ TEST(RefusesPaths, WhereNothingIs) {
               FailsWith(absl::StatusCode::kNotFound, "none.jsonl: no such file or directory"));
   EXPECT_THAT(ImportRecords({.from = "jsonl", .paths = {directory / "*.jsonl"}}),
               FailsWith(absl::StatusCode::kNotFound, "*.jsonl: no file matches"));
+  EXPECT_THAT(ImportRecords({.from = "nemo-rl", .paths = {directory / "none.jsonl"}}),
+              FailsWith(absl::StatusCode::kNotFound,
+                        "no such file or directory; expected train_data_step{N}.jsonl of NeMo-RL "
+                        "(docs/foreign_engines.md says how to get them)"));
+  EXPECT_THAT(
+      ImportRecords({.from = "skyrl", .paths = {directory / "none.pkl"}}),
+      FailsWith(absl::StatusCode::kNotFound, "; python/tandem_rl/export/skyrl.py converts"));
   EXPECT_THAT(ImportRecords({.from = "jsonl", .paths = {directory.path()}}),
               FailsWith(absl::StatusCode::kNotFound, ": a directory without files"));
   ASSERT_THAT(WriteFileAtomically(directory / "empty.jsonl", "\n"), IsOk());
   EXPECT_THAT(ImportRecords({.from = "jsonl", .paths = {directory / "empty.jsonl"}}),
-              FailsWith(kBadFile, "an empty file"));
+              FailsWith(kBadFile,
+                        "empty.jsonl: found an empty file: did its writer end early? "
+                        "expected anybody's JSON lines, Parquet or safetensors"));
   ASSERT_THAT(WriteFileAtomically(directory / "rows.jsonl.gz", "\x1f\x8b..."), IsOk());
   EXPECT_THAT(ImportRecords({.from = "jsonl", .paths = {directory / "rows.jsonl.gz"}}),
               FailsWith(kBadFile, "a compressed file"));
   ASSERT_THAT(WriteFileAtomically(directory / "notes.txt", "hello"), IsOk());
   EXPECT_THAT(ImportRecords({.from = "jsonl", .paths = {directory / "notes.txt"}}),
-              FailsWith(kBadFile, "expected JSON, JSON lines, Parquet or safetensors"));
+              FailsWith(kBadFile,
+                        "found a file that begins neither as JSON nor as Parquet or "
+                        "safetensors; expected anybody's JSON lines"));
 }
 
 }  // namespace
