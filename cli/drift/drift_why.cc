@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 struct WhyFlags {
   drift::AttributionOptions options;
   std::string path;
-  std::string html;             // of records only
+  std::string html;                                            // of records only
   double referee_seconds = WhyRecordsFlags().referee_seconds;  // of records only
   JsonFlags json;
 };
