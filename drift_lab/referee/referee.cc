@@ -148,16 +148,24 @@ void CheckDrawsOf(const ScoredRows& scored, const SideClaims& claims, SideReport
   const SamplerSettings claimed = ClaimedSettings(processed);
   side.draws_checked = true;
   side.draws = CheckDraws(scored.logits, claimed);
+  const bool claims_none = claimed == SamplerSettings{};
   if (side.draws.follows) {
-    side.draws_sentence = absl::StrCat("The tokens were drawn as claimed (", SettingsText(claimed),
-                                       "): nothing makes them likelier by 15 nats.");
+    side.draws_sentence = absl::StrCat(
+        claims_none
+            ? std::string("No setting of the sampler is claimed, and none shows in the draws")
+            : absl::StrCat("The tokens were drawn as claimed (", SettingsText(claimed), ")"),
+        ": nothing makes them likelier by 15 nats.");
     return;
   }
   const bool sure = side.draws.over_rival > 8;
   side.draws_sentence = absl::StrFormat(
-      "The tokens were not drawn from what is claimed (%s): with %s they are likelier by %.0f "
-      "nats%s.",
-      SettingsText(claimed), SettingsText(side.draws.best.settings), side.draws.gain,
+      "%s: with %s they are likelier by %.0f nats%s.",
+      claims_none
+          ? std::string("No setting of the sampler is claimed, but the tokens were not drawn "
+                        "from the model's distribution as it is")
+          : absl::StrCat("The tokens were not drawn from what is claimed (", SettingsText(claimed),
+                         ")"),
+      SettingsText(side.draws.best.settings), side.draws.gain,
       sure ? ""
            : absl::StrCat(", and with a change of ", side.draws.rival,
                           " nearly as likely, so that the two cannot be told apart"));

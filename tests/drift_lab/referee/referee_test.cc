@@ -108,6 +108,16 @@ TEST_F(RefereeTest, SaysTheNumbersOfTheTrainersForwardPass) {
   EXPECT_EQ(side.gap.num_tokens, kRows * kDrawn);
 }
 
+TEST_F(RefereeTest, SaysOfDrawsWhetherASettingIsClaimedAtAll) {
+  const std::vector<float> values = TrainerSays(config_, 1);
+  const std::string unclaimed = JudgeBehaviour(values).draws_sentence;
+  EXPECT_EQ(unclaimed.find("No setting of the sampler is claimed, "), 0U) << unclaimed;
+  records_.header.behaviour.logprobs = "raw";
+  records_.header.behaviour.temperature = 0.7;
+  const std::string claimed = JudgeBehaviour(values).draws_sentence;
+  EXPECT_NE(claimed.find(" claimed (temperature 0.7)"), std::string::npos) << claimed;
+}
+
 TEST_F(RefereeTest, NamesAnotherNormEpsilonOnTheSideThatHasIt) {
   ModelConfig config = config_;
   config.rms_norm_eps = 1e-3;
