@@ -104,7 +104,7 @@ Found Refined(const Family& family, const SamplerSettings& from, const OfGrid& b
   };
   double low = family.grid[best.which > 0 ? best.which - 1 : 0];
   double high = family.grid[std::min(best.which + 1, family.grid.size() - 1)];
-  for (int round = 0; round < 9; ++round) {
+  for (int round = 0; round < 16; ++round) {
     const double a = high - 0.618 * (high - low), b = low + 0.618 * (high - low);
     if (at(a).loss < at(b).loss) {
       high = b;

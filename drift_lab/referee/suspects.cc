@@ -155,31 +155,45 @@ void AddPrompts(const RefereeModel& model, std::span<const RefereeRow> rows,
     out.push_back({"prompt", text, advice, std::move(variant)});
   };
   add("the prompt's first token is missing", {.edit = PromptEdit::kDropFirst, .edit_tokens = 1});
-  add("the prompt's first token is there twice", {.edit = PromptEdit::kDoubleFirst});
   const int32_t bos = model.config().bos_token_id;
-  if (bos >= 0 && !rows.empty() && rows.front().ids.front() != bos) {
+  const bool all_begin =
+      std::ranges::all_of(rows, [&](const RefereeRow& row) { return row.ids.front() == bos; });
+  if (bos < 0 || all_begin) {
+    add("the prompt's first token is there twice", {.edit = PromptEdit::kDoubleFirst});
+  } else {
     add("a beginning-of-text token stands before the prompt",
-        {.edit = PromptEdit::kPrepend, .added = {bos}});
+        {.edit = PromptEdit::kPrepend, .edit_ids = {bos}});
   }
   const int64_t common = CommonPrefix(rows);
   const std::vector<int32_t> ids = DefaultSystemMessage(model.directory());
   const int64_t length = static_cast<int64_t>(ids.size());
-  const bool there = length > 0 && length <= common &&
-                     std::equal(ids.begin(), ids.end(), rows.front().ids.begin());
+  const bool there =
+      length > 0 && std::ranges::any_of(rows, [&](const RefereeRow& row) {
+        return row.prompt_length > length && std::equal(ids.begin(), ids.end(), row.ids.begin());
+      });
   if (there) {
     add("the template's system message is missing",
-        {.edit = PromptEdit::kDropFirst, .edit_tokens = length});
+        {.edit = PromptEdit::kDropIds, .edit_ids = ids});
   } else if (length > 0) {
     add("the template's own system message stands before the prompt",
-        {.edit = PromptEdit::kPrepend, .added = ids});
+        {.edit = PromptEdit::kPrepend, .edit_ids = ids});
     if (common >= 4) {
       add("the template's own system message in place of what all prompts begin with",
-          {.edit = PromptEdit::kSwapFirst, .edit_tokens = common, .added = ids});
+          {.edit = PromptEdit::kSwapFirst, .edit_tokens = common, .edit_ids = ids});
     }
   }
   if (common >= 2) {
     add(absl::StrCat("the ", common, " tokens that all prompts begin with are missing"),
         {.edit = PromptEdit::kDropFirst, .edit_tokens = common});
+  }
+  int64_t longest = 0;
+  for (const RefereeRow& row : rows) longest = std::max(longest, row.prompt_length);
+  for (const int64_t kept : {64, 128, 256, 512, 1024, 2048}) {
+    if (kept >= longest) break;
+    add(absl::StrCat("prompts are cut to their last ", kept, " tokens"),
+        {.edit = PromptEdit::kKeepLast, .edit_tokens = kept});
+    add(absl::StrCat("prompts are cut to their first ", kept, " tokens"),
+        {.edit = PromptEdit::kKeepFirst, .edit_tokens = kept});
   }
   for (const int64_t last : {1, 3}) {
     add(absl::StrCat("the prompt's last ", last, last == 1 ? " token is" : " tokens are",

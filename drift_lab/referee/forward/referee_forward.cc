@@ -40,15 +40,28 @@ PlayedRow Play(const RefereeRow& row, const Variant& variant) {
     case PromptEdit::kDropFirst:
       from = std::min(variant.edit_tokens, std::max<int64_t>(prompt - 1, 0));
       break;
+    case PromptEdit::kDropIds: {
+      const std::vector<int32_t>& ids = variant.edit_ids;
+      if (static_cast<int64_t>(ids.size()) < prompt &&
+          std::equal(ids.begin(), ids.end(), row.ids.begin()))
+        from = static_cast<int64_t>(ids.size());
+      break;
+    }
+    case PromptEdit::kKeepLast:
+      from = std::max<int64_t>(prompt - variant.edit_tokens, 0);
+      break;
+    case PromptEdit::kKeepFirst:
+      until = std::min(prompt, variant.edit_tokens);
+      break;
     case PromptEdit::kDropLast:
       until = std::max<int64_t>(prompt - variant.edit_tokens, std::min<int64_t>(prompt, 1));
       break;
     case PromptEdit::kSwapFirst:
       from = std::min(variant.edit_tokens, std::max<int64_t>(prompt - 1, 0));
-      played.ids.assign(variant.added.begin(), variant.added.end());
+      played.ids.assign(variant.edit_ids.begin(), variant.edit_ids.end());
       break;
     case PromptEdit::kPrepend:
-      played.ids.assign(variant.added.begin(), variant.added.end());
+      played.ids.assign(variant.edit_ids.begin(), variant.edit_ids.end());
       break;
     case PromptEdit::kDoubleFirst:
       if (!row.ids.empty()) played.ids.push_back(row.ids.front());

@@ -43,16 +43,19 @@ enum class Precision : uint8_t { kFp32, kBf16 };
 enum class PromptEdit : uint8_t {
   kNone,
   kDropFirst,    // the first `edit_tokens` tokens are missing
-  kPrepend,      // `added` stands before the prompt
+  kDropIds,      // `edit_ids` are missing where the prompt begins with them
+  kPrepend,      // `edit_ids` stand before the prompt
   kDoubleFirst,  // the first token is there twice
   kDropLast,     // the last `edit_tokens` tokens of the prompt are missing
-  kSwapFirst,    // the first `edit_tokens` tokens are replaced by `added`
+  kSwapFirst,    // the first `edit_tokens` tokens are replaced by `edit_ids`
+  kKeepLast,     // longer prompts have lost all but their last `edit_tokens` tokens
+  kKeepFirst,    // longer prompts have lost all but their first `edit_tokens` tokens
 };
 
 struct Variant {
   PromptEdit edit = PromptEdit::kNone;
   int64_t edit_tokens = 0;
-  std::vector<int32_t> added;
+  std::vector<int32_t> edit_ids;
 
   double rope_theta_factor = 1;
   double rope_scale = 1;           // positions are divided by it

@@ -20,8 +20,8 @@ using ::tandem::testing::TempDir;
 using ::tandem::testing::TinyModelConfig;
 using ::tandem::testing::WriteTinyModel;
 
-// The suspect about the system message that a template writes, for prompts that begin with `begin`.
-Suspect AboutTheSystemMessage(const std::string& chat_template, const std::string& begin) {
+// The suspects for a prompt that begins with `begin`, of a model with this template.
+std::vector<Suspect> SuspectsOf(const std::string& chat_template, const std::string& begin) {
   const TempDir directory;
   EXPECT_THAT(WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, TinyModelConfig(), 1), IsOk());
   std::ofstream(directory.path() + "/chat_template.jinja") << chat_template;
@@ -32,7 +32,18 @@ Suspect AboutTheSystemMessage(const std::string& chat_template, const std::strin
   RefereeRow row;
   row.ids = (*tokenizer)->Encode(begin + "<|im_start|>user\nHello<|im_end|>\n").value();
   row.prompt_length = static_cast<int64_t>(row.ids.size());
-  const std::vector<Suspect> suspects = ForwardSuspects(**model, {&row, 1});
+  return ForwardSuspects(**model, {&row, 1});
+}
+
+std::vector<std::string> TextsOf(const std::string& chat_template, const std::string& begin) {
+  std::vector<std::string> texts;
+  for (const Suspect& suspect : SuspectsOf(chat_template, begin)) texts.push_back(suspect.text);
+  return texts;
+}
+
+// The one about the system message that the template writes.
+Suspect AboutTheSystemMessage(const std::string& chat_template, const std::string& begin) {
+  const std::vector<Suspect> suspects = SuspectsOf(chat_template, begin);
   const auto found = std::ranges::find_if(suspects, [](const Suspect& suspect) {
     return suspect.text.find("system message") != std::string::npos;
   });
@@ -52,13 +63,22 @@ TEST(SuspectsTest, TheTemplatesSystemMessageMayBeMissingHoweverItsLineEndsAreWri
   for (const std::string& text : {std::string(kWithLineEnds), escaped}) {
     const Suspect missing = AboutTheSystemMessage(text, system);
     EXPECT_EQ(missing.text, "the template's system message is missing");
-    EXPECT_EQ(missing.variant.edit, PromptEdit::kDropFirst);
-    EXPECT_GE(missing.variant.edit_tokens, 7)
+    EXPECT_EQ(missing.variant.edit, PromptEdit::kDropIds);
+    EXPECT_GE(missing.variant.edit_ids.size(), 7)
         << "two special tokens, two words, a stop, two line ends";
     const Suspect added = AboutTheSystemMessage(text, "");
     EXPECT_EQ(added.text, "the template's own system message stands before the prompt");
-    EXPECT_EQ(static_cast<int64_t>(added.variant.added.size()), missing.variant.edit_tokens);
+    EXPECT_EQ(added.variant.edit_ids, missing.variant.edit_ids);
   }
+}
+
+TEST(SuspectsTest, APromptMayHaveLostItsBeginningOrItsEndToALimitBelowItsLength) {
+  std::string words = "<|im_start|>user\n";
+  for (int i = 0; i < 100; ++i) words += " word";
+  const std::vector<std::string> texts = TextsOf(kWithLineEnds, words);
+  EXPECT_EQ(std::ranges::count(texts, "prompts are cut to their last 64 tokens"), 1);
+  EXPECT_EQ(std::ranges::count(texts, "prompts are cut to their first 64 tokens"), 1);
+  EXPECT_EQ(std::ranges::count(texts, "prompts are cut to their last 128 tokens"), 0);
 }
 
 TEST(SuspectsTest, ATemplateWithoutASystemMessageSuggestsNone) {
