@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "drift_lab/referee/glance_order.h"
 #include "drift_lab/referee/part_choice.h"
 #include "drift_lab/referee/verdict.h"
 
@@ -338,16 +339,18 @@ absl::Status Judge::TrySuspects(Side& side, std::span<const Suspect> suspects, S
   std::vector<const Suspect*> chosen, unseen;
   const double begin = seconds_();
   const double glances_end = begin + kShareOfGlances * (side.until - begin);
-  for (const Suspect& suspect : suspects) {
-    const size_t number = static_cast<size_t>(&suspect - suspects.data());
+  GlanceOrder order(suspects);
+  while (order.num_left() > 0) {
     if (seconds_() > glances_end) {
-      report.num_left += static_cast<int64_t>(suspects.size() - number);
+      report.num_left += static_cast<int64_t>(order.num_left());
       break;
     }
-    progress_(suspect.text,
-              0.4 + 0.3 * static_cast<double>(number) / static_cast<double>(suspects.size()));
+    const Suspect& suspect = *order.Next();
+    progress_(suspect.text, 0.7 - 0.3 * static_cast<double>(order.num_left() + 1) /
+                                      static_cast<double>(suspects.size()));
     AddOnce(report.tried, suspect.cause);
     TANDEM_ASSIGN_OR_RETURN(const double well, Glance(side, suspect));
+    order.Report(well);
     if (well > 0.95) {
       TANDEM_ASSIGN_OR_RETURN(const bool enough, Screen(side, suspect, report));
       if (enough) return absl::OkStatus();

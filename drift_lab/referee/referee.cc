@@ -20,8 +20,12 @@
 namespace tandem::drift {
 namespace {
 
-// Of the time that is left, what the side that is farther from the model gets.
-constexpr double kShareOfFirstSide = 0.75;
+// Of the time that is left, what the side that is farther from the model gets: all of it where the
+// other side says the model's numbers, most where the other differs by rounding.
+double ShareOfFirstSide(double distance_of_second) {
+  if (distance_of_second < 0.02) return 1;
+  return distance_of_second < kMostRounding ? 0.8 : 0.6;
+}
 
 std::string NameOf(const SideReport& side) {
   const std::string name = absl::StrCat("the ", SignSideName(side.side), " side");
@@ -261,11 +265,14 @@ absl::Status JudgeSides(const ScoredRows& scored, const RecordsHeader& header,
   const auto claims_of = [&](SignSide side) -> const SideClaims& {
     return side == SignSide::kBehaviour ? header.behaviour : header.proximal;
   };
-  std::array<SignSide, 2> order = {SignSide::kBehaviour, SignSide::kProximal};
-  if (judge.Distance(order[1], claims_of(order[1])) > judge.Distance(order[0], claims_of(order[0])))
-    std::swap(order[0], order[1]);
-  double share = kShareOfFirstSide;
-  for (const SignSide which : order) {
+  std::array<std::pair<double, SignSide>, 2> order;  // distance from the model
+  for (size_t i = 0; i < 2; ++i) {
+    const SignSide side = i == 0 ? SignSide::kBehaviour : SignSide::kProximal;
+    order[i] = {judge.Distance(side, claims_of(side)), side};
+  }
+  if (order[1].first > order[0].first) std::swap(order[0], order[1]);
+  double share = ShareOfFirstSide(order[1].first);
+  for (const auto& [distance, which] : order) {
     const double now = seconds();
     TANDEM_ASSIGN_OR_RETURN(
         SideReport side,
