@@ -461,9 +461,38 @@ absl::Status Judge::Verify(Side& side, SideReport& report) {
   std::stable_sort(verified.begin(), verified.end(), [](const Candidate& a, const Candidate& b) {
     return a.measured.explained.share.value > b.measured.explained.share.value;
   });
+  if (!verified.empty() && !ClaimsFloat32(side.claims)) {
+    TANDEM_RETURN_IF_ERROR(MeasureInItsNoise(part, rows, verified.front()));
+  }
   Decide(part.gap, part.tokens, side.claims, verified, report);
   report.by_settings = report.status == SideStatus::kNamed &&
                        report.causes.front().cause == absl::StrJoin(side.fit.causes, "+");
+  return absl::OkStatus();
+}
+
+// Another forward pass has other roundings, more of them where it makes the model worse. If what the
+// best candidate leaves is more than the model's own rounding, it is measured in units of its own.
+absl::Status Judge::MeasureInItsNoise(const Part& part, std::span<const RefereeRow> rows,
+                                      Candidate& candidate) const {
+  const ResidualSize& left = candidate.measured.left;
+  if (left.as_rounding() || !(candidate.measured.explained.share.value > 0.5)) {
+    return absl::OkStatus();
+  }
+  Variant rounded = candidate.variant;
+  rounded.precision = Precision::kBf16;
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<TokenLogits> logits,
+      RefereeForward(model_, rows, rounded, {.end_tokens = scored_.end_tokens, .with_seen = true}));
+  std::vector<double> predicted = candidate.predicted;
+  for (size_t i = 0; i < predicted.size(); ++i) predicted[i] += part.own[i];
+  TokenSet tokens = part.tokens;
+  tokens.rounding = Less(PredictLogprobs(logits, candidate.settings), predicted);
+  tokens.scale = NoiseCurve(predicted, tokens.rounding).At(predicted);
+  // A pass that makes the model much worse has much noise, in which a wrong cause would hide.
+  const ResidualSize in_its_noise = SizeOf(Less(part.gap, candidate.predicted), tokens);
+  if (in_its_noise.goes_with_bf16() || candidate.measured.explained.share.low > 0.9) {
+    candidate.measured.left = in_its_noise;
+  }
   return absl::OkStatus();
 }
 

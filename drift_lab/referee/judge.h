@@ -46,6 +46,8 @@ class Judge {
   absl::Status TryEmbedding(Side& side, SideReport& report);
   absl::Status TryParts(Side& side, SideReport& report);
   absl::Status Verify(Side& side, SideReport& report);
+  absl::Status MeasureInItsNoise(const Part& part, std::span<const RefereeRow> rows,
+                                 Candidate& candidate) const;
   void PreferSettingsAlone(const Side& side, const Part& part,
                            std::vector<Candidate>& verified) const;
   absl::StatusOr<double> Glance(const Side& side, const Suspect& suspect);
