@@ -112,6 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tandem", default=str(ROOT / "build/release/bin/tandem"))
     parser.add_argument("--only", default="", help="cases whose name contains this text")
+    parser.add_argument("--begin", default="", help="leave out the cases before this name, to go on where a run was stopped")
     parser.add_argument("--no-model", action="store_true", help="ask without the model only")
     parser.add_argument("--timeout", type=float, default=900.0)
     arguments = parser.parse_args()
@@ -119,7 +120,7 @@ def main() -> None:
     counts = {way: collections.Counter[str]() for way in ways}
     print("| case | true | size | without weights? | " + " | ".join(f"{way}: said | outcome" for way in ways) + " |")
     print("|" + "---|" * (4 + 2 * len(ways)))
-    for case in sorted(path for path in CASES.iterdir() if arguments.only in path.name):
+    for case in sorted(path for path in CASES.iterdir() if arguments.only in path.name and path.name >= arguments.begin):
         truth = json.loads((case / "truth.json").read_text())
         cells = [truth["name"], f"{truth['class']} ({truth['side']})", truth["size"], "yes" if truth["visible_without_weights"] else "no"]
         for way in ways:
