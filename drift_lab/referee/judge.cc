@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "drift_lab/referee/column_transforms.h"
 #include "drift_lab/referee/glance_order.h"
 #include "drift_lab/referee/part_choice.h"
 #include "drift_lab/referee/verdict.h"
@@ -166,41 +167,24 @@ Judge::Part Judge::Glanced(const Side& side) const {
   return part;
 }
 
-// Logs of another base, of no distribution, and values that stand one token off.
 void Judge::TryTransforms(Side& side, SideReport& report) const {
-  const auto try_one = [&](const char* cause, const char* text, const auto& of) {
-    AddOnce(report.tried, cause);
+  std::vector<int64_t> rows;
+  for (const TokenLogits& token : scored_.logits) rows.push_back(token.row);
+  const std::vector<double> model = PredictLogprobs(scored_.logits, {});
+  for (const ColumnTransform& transform :
+       ColumnTransforms(side.own, model, rows, side.tokens, side.claimed.temperature)) {
+    AddOnce(report.tried, transform.cause);
     ++report.num_tried;
-    std::vector<double> predicted(side.own.size(), kNone);
-    for (size_t i = 0; i < side.own.size(); ++i) predicted[i] = of(i) - side.own[i];
-    const Explained explained = Explain(side.gap, predicted, side.tokens, true);
-    const ResidualSize left = SizeOf(Less(side.gap, predicted), side.tokens);
-    if (!(left.same() || left.as_rounding()) || explained.share.low < 0.9) return;
+    const std::vector<double> predicted = Less(transform.values, side.own);
+    const Explained explained = Explain(side.gap, predicted, transform.tokens, true);
+    const ResidualSize left = SizeOf(Less(side.gap, predicted), transform.tokens);
+    if (!(left.same() || left.as_rounding()) || explained.share.low < 0.9) continue;
     report.status = SideStatus::kNamed;
-    report.causes = {{cause, text, "correct the column where it is written", explained, left}};
+    report.causes = {{transform.cause, transform.text, "correct the column where it is written",
+                      explained, left}};
     side.settled = report.by_settings = true;
-  };
-  const auto at = [&](size_t i, int shift) {
-    const size_t j = i + static_cast<size_t>(shift);
-    return j < side.own.size() && scored_.logits[j].row == scored_.logits[i].row ? side.own[j]
-                                                                                 : kNone;
-  };
-  try_one("log_base", "log-probs are in base 2",
-          [&](size_t i) { return side.own[i] / std::log(2.0); });
-  try_one("log_base", "log-probs are in base 10",
-          [&](size_t i) { return side.own[i] / std::log(10.0); });
-  try_one("log_base", "probabilities in place of their logs",
-          [&](size_t i) { return std::exp(side.own[i]); });
-  const double temperature = side.claimed.temperature;
-  if (temperature > 0 && temperature != 1) {
-    const std::vector<double> model = PredictLogprobs(scored_.logits, {});
-    try_one("temperature_after_softmax",
-            "log-probs of the model divided by the temperature, in place of its logits, so that "
-            "the probabilities do not add up to 1",
-            [&](size_t i) { return model[i] / temperature; });
+    return;
   }
-  try_one("shift", "values are those of the token after", [&](size_t i) { return at(i, 1); });
-  try_one("shift", "values are those of the token before", [&](size_t i) { return at(i, -1); });
 }
 
 void Judge::TrySettings(Side& side, SideReport& report) const {
