@@ -19,7 +19,8 @@ struct Family {
 std::vector<Family> Families() {
   return {
       {"temperature",
-       {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 2},
+       {0.1,  0.2, 0.3,  0.4,  0.5,  0.6,  0.7, 0.8, 0.9, 0.95, 0.97, 0.98,
+        0.99, 1,   1.01, 1.02, 1.03, 1.05, 1.1, 1.2, 1.3, 1.4,  1.5,  2},
        [](SamplerSettings& s, double x) { s.temperature = x; }},
       {"raw_logprobs", {1}, [](SamplerSettings& s, double) { s = {}; }, false},
       {"top_k",
@@ -41,10 +42,10 @@ std::vector<Family> Families() {
        {0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2},
        [](SamplerSettings& s, double x) { s.min_p = x; }},
       {"repetition_penalty",
-       {0.8, 0.9, 0.95, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2},
+       {0.8, 0.9, 0.95, 0.98, 1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2},
        [](SamplerSettings& s, double x) { s.repetition_penalty = x; }},
       {"repetition_penalty",
-       {0.8, 0.9, 0.95, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2},
+       {0.8, 0.9, 0.95, 0.98, 1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2},
        [](SamplerSettings& s, double x) {
          s.repetition_penalty = x;
          s.repetition_of_drawn_only = true;
@@ -120,8 +121,9 @@ Found Refined(const Family& family, const SamplerSettings& from, const OfGrid& b
   return refined;
 }
 
-SettingsFit Greedy(const SamplerSettings& from, const Loss& loss, double least_gain, bool relative,
-                   const std::string& but) {
+// A cause must lower a loss of `now` by `least_gain(now)`.
+SettingsFit Greedy(const SamplerSettings& from, const Loss& loss,
+                   const std::function<double(double now)>& least_gain, const std::string& but) {
   SettingsFit fit{from, {}};
   double now = loss(from);
   for (int round = 0; round < 3 && now > 0; ++round) {
@@ -137,7 +139,7 @@ SettingsFit Greedy(const SamplerSettings& from, const Loss& loss, double least_g
     if (of.cause == nullptr) break;
     const Found refined = Refined(of, fit.settings, best, loss);
     const std::string cause = of.cause;
-    if (now - refined.loss < (relative ? least_gain * now : least_gain)) break;
+    if (now - refined.loss < least_gain(now)) break;
     fit.settings = refined.settings;
     now = refined.loss;
     // A second look at a cause that is there already refines it.
@@ -148,8 +150,8 @@ SettingsFit Greedy(const SamplerSettings& from, const Loss& loss, double least_g
   return fit;
 }
 
-Loss SquaresOf(std::span<const TokenLogits> logits, std::span<const double> values,
-               const TokenSet& tokens, const std::vector<bool>& search) {
+Loss MeanSquareOf(std::span<const TokenLogits> logits, std::span<const double> values,
+                  const TokenSet& tokens, const std::vector<bool>& search) {
   // Some hundred tokens are enough to find a setting; the judge measures on the others.
   std::vector<size_t> chosen;
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -164,7 +166,7 @@ Loss SquaresOf(std::span<const TokenLogits> logits, std::span<const double> valu
       const double r = std::clamp(values[i] - ScoreToken(logits[i], settings).logprob, -6.0, 6.0);
       sum += r * r / (tokens.scale[i] * tokens.scale[i]);
     }
-    return sum;
+    return sum / static_cast<double>(used.size());
   };
 }
 
@@ -210,26 +212,30 @@ std::vector<double> PredictLogprobs(std::span<const TokenLogits> logits,
 SettingsFit FitSettings(std::span<const TokenLogits> logits, std::span<const double> values,
                         const TokenSet& tokens, const std::vector<bool>& search,
                         const SamplerSettings& from) {
-  return Greedy(from, SquaresOf(logits, values, tokens, search), 0.1, true, "");
+  return RivalSettings(logits, values, tokens, search, from, "");
 }
 
 SettingsFit RivalSettings(std::span<const TokenLogits> logits, std::span<const double> values,
                           const TokenSet& tokens, const std::vector<bool>& search,
                           const SamplerSettings& from, const std::string& but) {
-  return Greedy(from, SquaresOf(logits, values, tokens, search), 0.1, true, but);
+  // A tenth, and at least a hundredth of a scale at every token: where next to nothing is left, a
+  // setting that changes next to nothing would fit it.
+  return Greedy(
+      from, MeanSquareOf(logits, values, tokens, search),
+      [](double now) { return std::max(0.1 * now, 1e-4); }, but);
 }
 
 DrawCheck CheckDraws(std::span<const TokenLogits> logits, const SamplerSettings& claimed) {
-  constexpr double kLeastGain = 15;
+  const auto least_gain = [](double) { return 15.0; };  // nats
   DrawCheck check{.num_tokens = static_cast<int64_t>(logits.size())};
   const Loss loss = UnlikelinessOf(logits);
   const double base = loss(claimed);
-  check.best = Greedy(claimed, loss, kLeastGain, false, "");
+  check.best = Greedy(claimed, loss, least_gain, "");
   if (check.best.causes.empty()) return check;
   const double best = loss(check.best.settings);
   check.follows = false;
   check.gain = base - best;
-  const SettingsFit rival = Greedy(claimed, loss, kLeastGain, false, check.best.causes.front());
+  const SettingsFit rival = Greedy(claimed, loss, least_gain, check.best.causes.front());
   check.over_rival = loss(rival.settings) - best;
   check.rival = rival.causes.empty() ? "" : rival.causes.front();
   return check;

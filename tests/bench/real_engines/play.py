@@ -105,7 +105,7 @@ def sides_of(answer: dict[str, Any]) -> str:
 
 def ask(tandem: str, name: str, case: Case) -> None:
     command = [tandem, "drift", "why", f"{RECORDS}/{name}.jsonl", "--model", case.model,
-               *(["--weights", case.weights] if case.weights else []), "--referee-seconds", "600"]
+               *(["--weights", case.weights] if case.weights else [])]
     began = time.monotonic()
     done = subprocess.run([*command, "--json-out", f"{RECORDS}/{name}.json"], cwd=ROOT, capture_output=True, text=True, check=False)
     took = time.monotonic() - began

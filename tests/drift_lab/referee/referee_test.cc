@@ -141,6 +141,12 @@ TEST_F(RefereeTest, NamesATemperatureWithItsSize) {
   EXPECT_NE(side.sentence.find("temperature 0.8"), std::string::npos) << side.sentence;
 }
 
+TEST_F(RefereeTest, NamesATemperatureNearOne) {
+  const SideReport side = JudgeBehaviour(TrainerSays(config_, 1, 0.985));
+  ASSERT_EQ(side.status, SideStatus::kNamed) << side.sentence;
+  EXPECT_NE(side.sentence.find("temperature 0.985"), std::string::npos) << side.sentence;
+}
+
 TEST_F(RefereeTest, NamesATemperatureThatDividedLogProbsInPlaceOfLogits) {
   records_.header.behaviour.temperature = 0.5;
   std::vector<float> values = TrainerSays(config_, 1);
