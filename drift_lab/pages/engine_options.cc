@@ -53,6 +53,7 @@ constexpr OptionsOfCause kOptions[] = {
     {"min_p",
      {"min_p, --generation-config, --override-generation-config", "min_p",
       "min_p of GenerationConfig", "min_p, --min-p (0.05 unless set)"}},
+    {"typical_p", {"", "", "typical_p of GenerationConfig", "typical_p, --typical (1 unless set)"}},
     {"no_filter",
      {"top_k, top_p, min_p", "top_k, top_p, min_p", "top_k, top_p, min_p of GenerationConfig",
       "top_k, top_p, min_p"}},

@@ -200,7 +200,7 @@ void Judge::TrySettings(Side& side, SideReport& report) const {
   progress_(absl::StrCat("settings of the sampler, ", SignSideName(side.side), " side"), 0.36);
   side.fit = FitSettings(scored_.logits, side.values, side.tokens, search, side.claimed);
   report.num_tried += 120;
-  for (const char* cause : {"temperature", "raw_logprobs", "top_k", "top_p", "min_p",
+  for (const char* cause : {"temperature", "raw_logprobs", "top_k", "top_p", "min_p", "typical_p",
                             "repetition_penalty", "frequency_penalty", "presence_penalty",
                             "end_token_ban", "logit_softcap", "filter_order"}) {
     AddOnce(report.tried, cause);

@@ -33,6 +33,7 @@ std::vector<Family> Families() {
          s.top_k = 0;
          s.top_p = 1;
          s.min_p = 0;
+         s.typical_p = 1;
        },
        false},
       {"top_p",
@@ -41,6 +42,9 @@ std::vector<Family> Families() {
       {"min_p",
        {0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2},
        [](SamplerSettings& s, double x) { s.min_p = x; }},
+      {"typical_p",
+       {0.2, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99},
+       [](SamplerSettings& s, double x) { s.typical_p = x; }},
       {"repetition_penalty",
        {0.8, 0.9, 0.95, 0.98, 1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2},
        [](SamplerSettings& s, double x) { s.repetition_penalty = x; }},

@@ -117,7 +117,36 @@ double LogSum(std::span<const Entry> entries) {
 }
 
 bool HasFilter(const SamplerSettings& settings) {
-  return settings.top_k > 0 || settings.top_p < 1 || settings.min_p > 0;
+  return settings.top_k > 0 || settings.top_p < 1 || settings.min_p > 0 || settings.typical_p < 1;
+}
+
+// Keeps the first entries, up to the one with which they have `mass` of the probability.
+void KeepMass(std::vector<Entry>& entries, double mass) {
+  const double log_sum = LogSum(entries);
+  double kept = 0;
+  size_t n = 0;
+  for (; n < entries.size() && (n == 0 || kept < mass); ++n) {
+    const double each = std::exp(entries[n].logit - log_sum);
+    if (kept + each * entries[n].count > mass && each > 0) {
+      entries[n].count = std::min(entries[n].count, std::ceil((mass - kept) / each));
+      entries[n].count = std::max(entries[n].count, 1.0);
+    }
+    kept += each * entries[n].count;
+  }
+  entries.resize(n);
+}
+
+// Those first whose surprise is nearest to the entropy.
+void SortByTypicality(std::vector<Entry>& entries) {
+  const double log_sum = LogSum(entries);
+  double entropy = 0;
+  for (const Entry& entry : entries) {
+    if (entry.logit == kNever) continue;
+    entropy -= entry.count * std::exp(entry.logit - log_sum) * (entry.logit - log_sum);
+  }
+  std::stable_sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
+    return std::abs(log_sum - a.logit - entropy) < std::abs(log_sum - b.logit - entropy);
+  });
 }
 
 // Takes out what the filters leave out. A bin is cut where the filter's limit falls into it.
@@ -135,23 +164,14 @@ void Filter(std::vector<Entry>& entries, const SamplerSettings& settings) {
     }
     entries.resize(n);
   }
-  if (settings.top_p < 1) {
-    const double log_sum = LogSum(entries);
-    double mass = 0;
-    size_t n = 0;
-    for (; n < entries.size() && (n == 0 || mass < settings.top_p); ++n) {
-      const double each = std::exp(entries[n].logit - log_sum);
-      if (mass + each * entries[n].count > settings.top_p && each > 0) {
-        entries[n].count = std::min(entries[n].count, std::ceil((settings.top_p - mass) / each));
-        entries[n].count = std::max(entries[n].count, 1.0);
-      }
-      mass += each * entries[n].count;
-    }
-    entries.resize(n);
-  }
+  if (settings.top_p < 1) KeepMass(entries, settings.top_p);
   if (settings.min_p > 0 && !entries.empty()) {
     const double least = entries.front().logit + std::log(settings.min_p);
     while (entries.size() > 1 && entries.back().logit < least) entries.pop_back();
+  }
+  if (settings.typical_p < 1) {
+    SortByTypicality(entries);
+    KeepMass(entries, settings.typical_p);
   }
 }
 

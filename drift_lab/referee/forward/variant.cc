@@ -73,6 +73,7 @@ std::string SettingsText(const SamplerSettings& settings) {
   add("top-k", static_cast<double>(settings.top_k), 0);
   add("top-p", settings.top_p, 1);
   add("min-p", settings.min_p, 0);
+  add("typical-p", settings.typical_p, 1);
   add("repetition penalty", settings.repetition_penalty, 1);
   add("frequency penalty", settings.frequency_penalty, 0);
   add("presence penalty", settings.presence_penalty, 0);

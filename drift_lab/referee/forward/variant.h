@@ -93,6 +93,8 @@ struct SamplerSettings {
   double temperature = 1;
   int64_t top_k = 0;  // 0: off
   double top_p = 1, min_p = 0;
+  double typical_p =
+      1;  // Meister et al. 2023; as transformers' TypicalLogitsWarper, after the others
   double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
   bool repetition_of_drawn_only = false;  // else of the prompt's tokens as well
   int64_t min_tokens = 0;                 // end tokens are banned before

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -79,6 +80,36 @@ TEST_P(TokenLogitsTest, TopKKeepsTheMostProbableTokens) {
   kept.resize(20);
   const size_t at = static_cast<size_t>(std::find(kept.begin(), kept.end(), own) - kept.begin());
   EXPECT_NEAR(score.logprob, LogSoftmaxAt(kept, at), 1e-6);
+}
+
+TEST_P(TokenLogitsTest, TypicalPKeepsTheTokensWhoseSurpriseIsNearestToTheEntropy) {
+  const TokenLogits reduced = ReduceLogits(logits_, Token(), {});
+  std::vector<double> all = Doubles();
+  const size_t token = static_cast<size_t>(Token());
+  std::vector<double> surprise;
+  double entropy = 0;
+  for (size_t id = 0; id < all.size(); ++id) {
+    surprise.push_back(-LogSoftmaxAt(all, id));
+    entropy += std::exp(-surprise.back()) * surprise.back();
+  }
+  std::vector<size_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](size_t id) { return std::abs(surprise[id] - entropy); });
+  double mass = 0;
+  std::vector<double> kept;
+  std::optional<size_t> at;
+  for (const size_t id : order) {
+    if (mass >= 0.6) break;
+    mass += std::exp(-surprise[id]);
+    if (id == token) at = kept.size();
+    kept.push_back(all[id]);
+  }
+  const double logprob = ScoreToken(reduced, {.typical_p = 0.6}).logprob;
+  if (at.has_value()) {
+    EXPECT_NEAR(logprob, LogSoftmaxAt(kept, *at), 2e-3);
+  } else {
+    EXPECT_EQ(logprob, -std::numeric_limits<double>::infinity());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, TokenLogitsTest, ::testing::Values(0, 3, 19, 20, 400, 4000));
