@@ -406,6 +406,25 @@ absl::Status Judge::TryEmbedding(Side& side, SideReport& report) {
   return TrySuspects(side, std::span(&suspect, 1), report);
 }
 
+// Other forward passes of a side that is off: those of the second directory first, since they were
+// given because they are suspected, and where these go some of the way, their parts.
+absl::Status Judge::TryForwards(Side& side, SideReport& report) {
+  const auto best_share = [&] {
+    double best = 0;
+    for (const Candidate& candidate : side.candidates) {
+      best = std::max(best, candidate.found.share.value);
+    }
+    return best;
+  };
+  // Of a side in float32 hardly anything may be left; rounding leaves more.
+  const double enough = ClaimsFloat32(side.claims) ? 0.999 : 0.93;
+  TANDEM_RETURN_IF_ERROR(TrySuspects(side, OtherWeights(model_), report));
+  if (best_share() > 0.2 && best_share() < enough) TANDEM_RETURN_IF_ERROR(TryParts(side, report));
+  if (best_share() > enough) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(TrySuspects(side, ForwardSuspects(model_, scored_.rows), report));
+  return TryEmbedding(side, report);
+}
+
 absl::Status Judge::Verify(Side& side, SideReport& report) {
   std::stable_sort(side.candidates.begin(), side.candidates.end(),
                    [](const Candidate& a, const Candidate& b) {
@@ -552,12 +571,7 @@ absl::StatusOr<SideReport> Judge::JudgeSide(SignSide which, const SideClaims& cl
     }
     return report;
   }
-  TANDEM_RETURN_IF_ERROR(TrySuspects(side, ForwardSuspects(model_, scored_.rows), report));
-  TANDEM_RETURN_IF_ERROR(TryEmbedding(side, report));
-  const bool explained =
-      std::any_of(side.candidates.begin(), side.candidates.end(),
-                  [](const Candidate& candidate) { return candidate.found.share.value > 0.93; });
-  if (!explained) TANDEM_RETURN_IF_ERROR(TryParts(side, report));
+  TANDEM_RETURN_IF_ERROR(TryForwards(side, report));
   TANDEM_RETURN_IF_ERROR(Verify(side, report));
   return report;
 }

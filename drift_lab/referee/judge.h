@@ -43,6 +43,7 @@ class Judge {
   void TryTransforms(Side& side, SideReport& report) const;
   void TrySettings(Side& side, SideReport& report) const;
   absl::Status TrySuspects(Side& side, std::span<const Suspect> suspects, SideReport& report);
+  absl::Status TryForwards(Side& side, SideReport& report);
   absl::Status TryEmbedding(Side& side, SideReport& report);
   absl::Status TryParts(Side& side, SideReport& report);
   absl::Status Verify(Side& side, SideReport& report);

@@ -202,8 +202,11 @@ void AddPrompts(const RefereeModel& model, std::span<const RefereeRow> rows,
   }
 }
 
-void AddOther(const RefereeModel& model, std::vector<Suspect>& out) {
-  if (model.other() == nullptr || model.differing().empty()) return;
+}  // namespace
+
+std::vector<Suspect> OtherWeights(const RefereeModel& model) {
+  std::vector<Suspect> out;
+  if (model.other() == nullptr || model.differing().empty()) return out;
   for (const double share : {1.0, 0.5, 2.0, -1.0}) {
     Suspect suspect{
         share == 1 ? "other_weights" : "other_weights_scaled",
@@ -216,9 +219,8 @@ void AddOther(const RefereeModel& model, std::vector<Suspect>& out) {
     suspect.variant.other_share = share;
     out.push_back(std::move(suspect));
   }
+  return out;
 }
-
-}  // namespace
 
 std::vector<Suspect> ForwardSuspects(const RefereeModel& model, std::span<const RefereeRow> rows) {
   std::vector<Suspect> out;
@@ -226,7 +228,6 @@ std::vector<Suspect> ForwardSuspects(const RefereeModel& model, std::span<const 
   for (const RefereeRow& row : rows) {
     longest = std::max(longest, static_cast<int64_t>(row.ids.size()));
   }
-  AddOther(model, out);
   AddNorms(model.config(), out);
   AddPrompts(model, rows, out);
   AddRotary(model.config(), out);
@@ -236,8 +237,7 @@ std::vector<Suspect> ForwardSuspects(const RefereeModel& model, std::span<const 
 }
 
 std::vector<Suspect> HiddenSuspects(const RefereeModel& model) {
-  std::vector<Suspect> out;
-  AddOther(model, out);
+  std::vector<Suspect> out = OtherWeights(model);
   if (out.size() > 1) out.resize(1);
   out.push_back(Rounded(WeightFormat::kQ8Block32, true));
   out.push_back(Rounded(WeightFormat::kInt8Channel, false));

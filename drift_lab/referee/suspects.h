@@ -25,7 +25,10 @@ struct Suspect {
   bool may_round_inputs = false;
 };
 
-// `rows` are those of the records, whose prompts suggest what can be missing.
+// The weights of the second directory, and those part of the way to them; none if there is none.
+std::vector<Suspect> OtherWeights(const RefereeModel& model);
+
+// All others. `rows` are those of the records, whose prompts suggest what can be missing.
 std::vector<Suspect> ForwardSuspects(const RefereeModel& model, std::span<const RefereeRow> rows);
 
 // The few that hide in what bf16 gives: roundings, and the weights of the second directory.
