@@ -121,6 +121,18 @@ void AddRoundings(std::vector<Suspect>& out) {
   out.push_back({"quantised_kv", "keys and values in int4", advice, {.kv_bits = 4}, true});
 }
 
+// Casts in an engine that is otherwise in float32.
+void AddSites(std::vector<Suspect>& out) {
+  const auto add = [&](const char* text, const Variant& variant) {
+    out.push_back({"rounded_site", text,
+                   "look for a cast in the engine: log-softmax and attention take float32", variant,
+                   true});
+  };
+  add("logits rounded to bf16", {.logits = Precision::kBf16});
+  add("logits rounded to fp16", {.logits = Precision::kFp16});
+  add("attention scores rounded to bf16", {.scores_bf16 = true});
+}
+
 // The ids of the system message that the model's chat template writes where a conversation has none;
 // empty if it writes none, or none in ChatML.
 std::vector<int32_t> DefaultSystemMessage(const std::string& directory) {
@@ -232,6 +244,7 @@ std::vector<Suspect> ForwardSuspects(const RefereeModel& model, std::span<const 
   AddPrompts(model, rows, out);
   AddRotary(model.config(), out);
   AddAttention(model.config(), longest, out);
+  AddSites(out);
   AddRoundings(out);  // which cost most
   return out;
 }

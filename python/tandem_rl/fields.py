@@ -9,6 +9,8 @@ from typing import Any, Optional
 import numpy as np
 
 FORMAT = 3
+# The end of the message about a file that may be another framework's; that of drift_lab/records/records_form.h.
+IMPORT_ADVICE = "`tandem drift import --from NAME FILE --out records.jsonl` makes records of what other frameworks write"
 COLUMNS = ("behaviour_logprobs", "proximal_logprobs", "behaviour_raw_logprobs", "behaviour_score_logprobs",
            "reference_logprobs", "behaviour_entropy", "proximal_entropy", "advantages")
 TOPS = ("behaviour", "proximal")

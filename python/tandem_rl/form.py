@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, Union
 
-from .fields import RecordsError, found
+from .fields import IMPORT_ADVICE, RecordsError, found
 from .header import check_header
 
 Path = Union[str, "pathlib.Path"]
@@ -113,7 +113,7 @@ def parquet_rows(path: Path) -> tuple[dict[str, Any], Rows]:
     metadata = file.schema_arrow.metadata or {}
     if METADATA_KEY.encode() not in metadata:
         raise RecordsError(f"{path}: expected the header in the key-value metadata under `{METADATA_KEY}` "
-                           "(docs/records.md), found no such key (`tandem drift import` reads what frameworks write)")
+                           f"(docs/records.md), found no such key: {IMPORT_ADVICE}")
     try:
         header = check_header(json.loads(metadata[METADATA_KEY.encode()]))
     except json.JSONDecodeError as error:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .fields import FORMAT, ROW_FIELDS, RecordsError, depth, found, is_number, is_whole, suggestion
+from .fields import FORMAT, IMPORT_ADVICE, ROW_FIELDS, RecordsError, depth, found, is_number, is_whole, suggestion
 
 Check = Callable[[Any, str], None]
 
@@ -96,7 +96,7 @@ def check_header(header: Any) -> dict[str, Any]:
         fail("the header, a JSON object", header)
     if "tandem_capture" not in header:
         raise RecordsError('tandem_capture: expected the header as the first line, {"tandem_capture": 3, ...}, found an '
-                           "object without it (`tandem drift import` reads what frameworks write)")
+                           f"object without it: {IMPORT_ADVICE}")
     if header["tandem_capture"] != FORMAT:
         raise RecordsError(f"tandem_capture: expected {FORMAT}, the format that this program reads, found "
                            f"{found(header['tandem_capture'], 60)}")

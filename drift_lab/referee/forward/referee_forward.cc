@@ -103,7 +103,11 @@ class Player {
 
   // [R, V] fp32
   at::Tensor Logits(const at::Tensor& hidden) {
-    return at::linear(Input(hidden), Head()).to(at::kFloat);
+    const at::Tensor logits = at::linear(Input(hidden), Head());
+    const auto site = variant_.logits == Precision::kBf16   ? at::kBFloat16
+                      : variant_.logits == Precision::kFp16 ? at::kHalf
+                                                            : logits.scalar_type();
+    return logits.to(site).to(at::kFloat);
   }
 
  private:
@@ -223,9 +227,11 @@ at::Tensor Player::Visible(int64_t size) const {
 at::Tensor Player::AttendRow(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const {
   const double scale = variant_.attention_scale / std::sqrt(static_cast<double>(config_.head_dim));
   const int64_t size = q.size(1);
-  if (variant_.attention_softcap > 0) {
+  if (variant_.attention_softcap > 0 || variant_.scores_bf16) {
     at::Tensor scores = at::matmul(q, k.transpose(1, 2)).to(at::kFloat) * scale;
-    scores = at::tanh(scores / variant_.attention_softcap) * variant_.attention_softcap;
+    if (variant_.scores_bf16) scores = scores.to(at::kBFloat16).to(at::kFloat);
+    if (const double cap = variant_.attention_softcap; cap > 0)
+      scores = at::tanh(scores / cap) * cap;
     return at::matmul((scores + Visible(size)).softmax(-1).to(dtype_), v)
         .transpose(0, 1)
         .reshape({size, -1});
@@ -283,10 +289,8 @@ at::Tensor Player::Hidden(const std::vector<PlayedRow>& rows) {
   const at::Tensor index = at::from_blob(ids.data(), {static_cast<int64_t>(ids.size())}, at::kLong);
   MakeTables(rows);
   at::Tensor x = Embedding().index_select(0, index);
-  if (variant_.residual_fp32) x = x.to(at::kFloat);
-  const auto add = [&](const at::Tensor& y) { x = x + y.to(x.scalar_type()); };
+  const auto add = [&](const at::Tensor& y) { x = x + y; };
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-    if (layer == variant_.skipped_layer) continue;
     const std::string prefix = absl::StrCat("model.layers.", layer, ".");
     const auto norm = [&](const char* name) {
       return Norm(x, Mixed(absl::StrCat(prefix, name), IsOther(layer)));

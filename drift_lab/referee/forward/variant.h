@@ -38,7 +38,7 @@ WeightFormat FormatOfMatrix(WeightFormat format, const std::string& matrix, int6
                             int64_t num_layers);
 const char* WeightFormatName(WeightFormat format);  // "int8, one scale per channel", ...
 
-enum class Precision : uint8_t { kFp32, kBf16 };
+enum class Precision : uint8_t { kFp32, kBf16, kFp16 };  // kFp16: of sites alone
 
 enum class PromptEdit : uint8_t {
   kNone,
@@ -71,7 +71,6 @@ struct Variant {
   bool gelu = false;         // in place of SiLU
   bool unnormed_qk = false;  // Qwen3 without its norms of queries and keys
   bool no_bias = false;
-  int64_t skipped_layer = -1;
 
   // Weights of the other directory: layers by index, embedding and final norm, head.
   std::vector<bool> other_layers;
@@ -85,16 +84,18 @@ struct Variant {
   bool kv_fp8 = false;
 
   Precision precision = Precision::kFp32;
-  bool residual_fp32 = false;  // with kBf16: the stream between layers stays fp32
+  // Sites that are rounded in a pass of kFp32.
+  Precision logits = Precision::kFp32;
+  bool scores_bf16 = false;  // of attention, before the softmax
 };
 
-// Applied in this order: soft cap, penalties, ban of end tokens, temperature, top-k, top-p, min-p.
+// Applied in this order: soft cap, penalties, ban of end tokens, temperature, top-k, top-p, min-p,
+// typical-p.
 struct SamplerSettings {
   double temperature = 1;
   int64_t top_k = 0;  // 0: off
   double top_p = 1, min_p = 0;
-  double typical_p =
-      1;  // Meister et al. 2023; as transformers' TypicalLogitsWarper, after the others
+  double typical_p = 1;  // Meister et al. 2023, as TypicalLogitsWarper of transformers
   double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
   bool repetition_of_drawn_only = false;  // else of the prompt's tokens as well
   int64_t min_tokens = 0;                 // end tokens are banned before

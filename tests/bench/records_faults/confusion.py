@@ -34,7 +34,7 @@ ACCEPTED: dict[str, list[str]] = {
     "weights_late": ["other_weights", "other_weights_scaled"], "lora": ["other_weights", "other_weights_scaled"],
     "weight_noise": [],
     "weight_quantisation": ["quantised_weights"], "kv_quantisation": ["quantised_kv"],
-    "logits_precision": [], "softmax_precision": ["rounding"], "attention_precision": [],
+    "logits_precision": ["rounded_site"], "softmax_precision": ["rounding", "rounded_site"], "attention_precision": ["rounded_site"],
     "bos": ["prompt", "first_token"], "prompt": ["prompt", "first_token"], "context_truncated": ["prompt"],
 }
 
@@ -113,6 +113,7 @@ def main() -> None:
     parser.add_argument("--tandem", default=str(ROOT / "build/release/bin/tandem"))
     parser.add_argument("--only", default="", help="cases whose name contains this text")
     parser.add_argument("--begin", default="", help="leave out the cases before this name, to go on where a run was stopped")
+    parser.add_argument("--needs-weights", action="store_true", help="healthy cases and those that numbers alone cannot show")
     parser.add_argument("--no-model", action="store_true", help="ask without the model only")
     parser.add_argument("--timeout", type=float, default=900.0)
     arguments = parser.parse_args()
@@ -122,6 +123,8 @@ def main() -> None:
     print("|" + "---|" * (4 + 2 * len(ways)))
     for case in sorted(path for path in CASES.iterdir() if arguments.only in path.name and path.name >= arguments.begin):
         truth = json.loads((case / "truth.json").read_text())
+        if arguments.needs_weights and truth["visible_without_weights"] and truth["class"] != "healthy":
+            continue
         cells = [truth["name"], f"{truth['class']} ({truth['side']})", truth["size"], "yes" if truth["visible_without_weights"] else "no"]
         for way in ways:
             with_model = way == "model"
