@@ -419,10 +419,14 @@ absl::Status Judge::TryForwards(Side& side, SideReport& report) {
   // Of a side in float32 hardly anything may be left; rounding leaves more.
   const double enough = ClaimsFloat32(side.claims) ? 0.999 : 0.93;
   TANDEM_RETURN_IF_ERROR(TrySuspects(side, OtherWeights(model_), report));
-  if (best_share() > 0.2 && best_share() < enough) TANDEM_RETURN_IF_ERROR(TryParts(side, report));
+  const bool some_way = best_share() > 0.2;
+  if (some_way && best_share() < enough) TANDEM_RETURN_IF_ERROR(TryParts(side, report));
   if (best_share() > enough) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(TrySuspects(side, ForwardSuspects(model_, scored_.rows), report));
-  return TryEmbedding(side, report);
+  TANDEM_RETURN_IF_ERROR(TryEmbedding(side, report));
+  // A single layer goes less far than all weights do, which may be farther off than the side is.
+  if (!some_way && best_share() < enough) TANDEM_RETURN_IF_ERROR(TryParts(side, report));
+  return absl::OkStatus();
 }
 
 absl::Status Judge::Verify(Side& side, SideReport& report) {

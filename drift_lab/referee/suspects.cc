@@ -275,9 +275,16 @@ std::vector<Suspect> PartsOfOther(const RefereeModel& model) {
     part.variant.other_layers[layer] = true;
     parts.push_back(std::move(part));
   }
-  if (differs("model.embed_tokens") || differs("lm_head")) {
-    Suspect part{"part_of_other_weights", "the embedding and head", ""};
-    part.variant.other_embedding = part.variant.other_head = true;
+  // A head that is tied to the embedding is a matrix of its own in an engine that copies it.
+  const bool tied = model.config().tie_word_embeddings;
+  if (differs("model.embed_tokens")) {
+    Suspect part{"part_of_other_weights", "the embedding", ""};
+    part.variant.other_embedding = true;
+    parts.push_back(std::move(part));
+  }
+  if (differs(tied ? "model.embed_tokens" : "lm_head")) {
+    Suspect part{"part_of_other_weights", "the head", ""};
+    part.variant.other_head = true;
     parts.push_back(std::move(part));
   }
   if (differs("model.norm.")) {

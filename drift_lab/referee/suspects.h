@@ -37,7 +37,7 @@ std::vector<Suspect> HiddenSuspects(const RefereeModel& model);
 // A rounding of weights, with the embedding and the head rounded too.
 Suspect WithEmbedding(const Suspect& suspect);
 
-// One suspect for each layer, and for the embedding with the head, from the second directory.
+// One suspect for each layer, for the embedding, the head and the last norm, from the second directory.
 std::vector<Suspect> PartsOfOther(const RefereeModel& model);
 
 // One suspect for all parts in `parts`, which are PartsOfOther's.
