@@ -199,7 +199,7 @@ void Judge::TrySettings(Side& side, SideReport& report) const {
   }
   progress_(absl::StrCat("settings of the sampler, ", SignSideName(side.side), " side"), 0.36);
   side.fit = FitSettings(scored_.logits, side.values, side.tokens, search, side.claimed);
-  report.num_tried += 120;
+  report.num_tried += side.fit.num_tried;
   for (const char* cause : {"temperature", "raw_logprobs", "top_k", "top_p", "min_p", "typical_p",
                             "repetition_penalty", "frequency_penalty", "presence_penalty",
                             "end_token_ban", "logit_softcap", "filter_order"}) {
@@ -229,8 +229,8 @@ void Judge::TrySettings(Side& side, SideReport& report) const {
   report.status = SideStatus::kNamed;
   report.causes = {measured};
   side.settled = report.by_settings = true;
-  const SettingsFit rival = RivalSettings(scored_.logits, side.values, side.tokens, search,
-                                          side.claimed, side.fit.causes.front());
+  const SettingsFit rival = FitSettings(scored_.logits, side.values, side.tokens, search,
+                                        side.claimed, side.fit.causes.front());
   if (rival.causes.empty() || (raw && IsNeutral(rival.settings))) return;
   const std::vector<double> theirs = predict(rival.settings);
   const ResidualSize rival_left = SizeOf(Less(held, theirs), side.tokens);
@@ -416,7 +416,7 @@ absl::Status Judge::TryForwards(Side& side, SideReport& report) {
     }
     return best;
   };
-  // Of a side in float32 hardly anything may be left; rounding leaves more.
+  // A cause leaves hardly anything of a side in float32, and rounding of any other.
   const double enough = ClaimsFloat32(side.claims) ? 0.999 : 0.93;
   TANDEM_RETURN_IF_ERROR(TrySuspects(side, OtherWeights(model_), report));
   const bool some_way = best_share() > 0.2;
@@ -468,7 +468,9 @@ absl::Status Judge::Verify(Side& side, SideReport& report) {
   std::stable_sort(verified.begin(), verified.end(), [](const Candidate& a, const Candidate& b) {
     return a.measured.explained.share.value > b.measured.explained.share.value;
   });
-  if (!verified.empty() && !ClaimsFloat32(side.claims)) {
+  // Where inputs are rounded too, what is left is compared with what that gives in the same units.
+  if (!verified.empty() && !ClaimsFloat32(side.claims) &&
+      !(verified.front().measured.rounded_inputs > 0)) {
     TANDEM_RETURN_IF_ERROR(MeasureInItsNoise(part, rows, verified.front()));
   }
   Decide(part.gap, part.tokens, side.claims, verified, report);

@@ -20,8 +20,8 @@
 namespace tandem::drift {
 namespace {
 
-// Of the time that is left, what the side that is farther from the model gets: all of it where the
-// other side says the model's numbers, most where the other differs by rounding.
+// The share of the time that is left for the side that is farther from the model: all of it where the
+// other side says the model's numbers, most of it where the other differs by rounding.
 double ShareOfFirstSide(double distance_of_second) {
   if (distance_of_second < 0.02) return 1;
   return distance_of_second < kMostRounding ? 0.8 : 0.6;

@@ -128,20 +128,24 @@ Found Refined(const Family& family, const SamplerSettings& from, const OfGrid& b
 // A cause must lower a loss of `now` by `least_gain(now)`.
 SettingsFit Greedy(const SamplerSettings& from, const Loss& loss,
                    const std::function<double(double now)>& least_gain, const std::string& but) {
-  SettingsFit fit{from, {}};
-  double now = loss(from);
+  SettingsFit fit{.settings = from};
+  const Loss counted = [&](const SamplerSettings& settings) {
+    ++fit.num_tried;
+    return loss(settings);
+  };
+  double now = counted(from);
   for (int round = 0; round < 3 && now > 0; ++round) {
     OfGrid best;
     Family of;
     for (const Family& family : Families()) {
       if (family.cause == but) continue;
-      const OfGrid found = BestOfGrid(family, fit.settings, loss);
+      const OfGrid found = BestOfGrid(family, fit.settings, counted);
       if (found.found.loss >= best.found.loss) continue;
       best = found;
       of = family;
     }
     if (of.cause == nullptr) break;
-    const Found refined = Refined(of, fit.settings, best, loss);
+    const Found refined = Refined(of, fit.settings, best, counted);
     const std::string cause = of.cause;
     if (now - refined.loss < least_gain(now)) break;
     fit.settings = refined.settings;
@@ -215,18 +219,10 @@ std::vector<double> PredictLogprobs(std::span<const TokenLogits> logits,
 
 SettingsFit FitSettings(std::span<const TokenLogits> logits, std::span<const double> values,
                         const TokenSet& tokens, const std::vector<bool>& search,
-                        const SamplerSettings& from) {
-  return RivalSettings(logits, values, tokens, search, from, "");
-}
-
-SettingsFit RivalSettings(std::span<const TokenLogits> logits, std::span<const double> values,
-                          const TokenSet& tokens, const std::vector<bool>& search,
-                          const SamplerSettings& from, const std::string& but) {
-  // A tenth, and at least a hundredth of a scale at every token: where next to nothing is left, a
-  // setting that changes next to nothing would fit it.
-  return Greedy(
-      from, MeanSquareOf(logits, values, tokens, search),
-      [](double now) { return std::max(0.1 * now, 1e-4); }, but);
+                        const SamplerSettings& from, const std::string& but) {
+  // Where next to nothing is left, a setting that changes next to nothing would fit it.
+  const auto least_gain = [](double now) { return std::max(0.1 * now, 1e-4); };
+  return Greedy(from, MeanSquareOf(logits, values, tokens, search), least_gain, but);
 }
 
 DrawCheck CheckDraws(std::span<const TokenLogits> logits, const SamplerSettings& claimed) {

@@ -22,20 +22,17 @@ std::vector<double> PredictLogprobs(std::span<const TokenLogits> logits,
 
 struct SettingsFit {
   SamplerSettings settings;
-  std::vector<std::string>
-      causes;  // what differs from where the search began; empty: nothing helps
+  std::vector<std::string> causes;  // what differs from `from`; empty: nothing helps
+  int64_t num_tried = 0;            // settings that were looked at
 };
 
 // Settings that bring the predictions near `values` [M], found on the tokens of `search` alone.
-// Beginning at `from`, a setting is added as long as it takes away a tenth of what is left.
+// Beginning at `from`, a setting is added as long as it takes away a tenth of what is left, and more
+// than a hundredth of a scale at every token. The cause `but` is left out: what is found without the
+// cause of another fit competes with it.
 SettingsFit FitSettings(std::span<const TokenLogits> logits, std::span<const double> values,
                         const TokenSet& tokens, const std::vector<bool>& search,
-                        const SamplerSettings& from);
-
-// The next best settings with another cause than the fit's last: what competes with it.
-SettingsFit RivalSettings(std::span<const TokenLogits> logits, std::span<const double> values,
-                          const TokenSet& tokens, const std::vector<bool>& search,
-                          const SamplerSettings& from, const std::string& but);
+                        const SamplerSettings& from, const std::string& but = "");
 
 // Were the tokens drawn from the distribution that `claimed` makes?
 struct DrawCheck {

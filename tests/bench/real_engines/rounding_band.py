@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 .deps/venv/bin/python tests/bench/real_engines/rounding_band.py survey
 
-The referee calls a gap rounding where its root mean square, in units of a scale by log-prob, the share of tokens beyond five scales
-and the count of those far beyond stay below the limits of drift_lab/referee/residuals.h, which are read from there. Here transformers in float32 stands for the referee, and transformers
-in bfloat16 with eager attention for its own rounding, whose roundings it repeats. For each engine: records of --tokens tokens, whole
-completions drawn at random from the survey, --records of them, and the quantiles of both numbers over the records."""
+The referee calls a gap rounding where three numbers stay below the limits of drift_lab/referee/residuals.h, which are read from there:
+its root mean square in units of a scale by log-prob, the share of tokens beyond five scales, and the count of tokens far beyond. Here
+transformers in float32 stands for the referee, and transformers in bfloat16 with eager attention for its own rounding. For each engine,
+--records records of --tokens tokens are made of whole completions, drawn at random from the survey; the table has quantiles over them."""
 from __future__ import annotations
 
 import argparse
