@@ -62,8 +62,6 @@ absl::StatusOr<ModelConfig> ConfigOf(ModelConfig config, int64_t vocab_size) {
   }
   if (config.head_dim == 0) config.head_dim = hidden / heads;
   config.vocab_size = vocab_size;
-  config.attention_qkv_bias = config.model_type == "qwen2";
-  config.qk_norm = config.model_type == "qwen3";
   // The reader checks the shape, because the directory must be readable.
   return ParseModelConfig(ModelConfigToJson(config, DType::kF32), "the shape asked for");
 }

@@ -133,10 +133,13 @@ class Trainer {
     const int64_t t = shape_.row_tokens, rows = shape_.row_targets;
     const int64_t width = on_cpu_ ? 4 : CopyBytes(shape_.dtype);  // the CPU's activations are fp32
     const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
-    const int64_t raw = c.qk_norm ? q + kv : 0;
+    const bool qk_norm = c.qk_norm != QkNorm::kNone;
+    const int64_t raw = qk_norm ? q + kv : 0;
+    const int64_t normed_outputs = c.norms.attention_out.empty() ? 0 : 2 * width * c.hidden_size;
     const int64_t input = 4 * c.hidden_size;
     const int64_t rest = input + width * (2 * q + 2 * kv + raw + 2 * c.intermediate_size) +
-                         4 * (2 + c.num_heads + (c.qk_norm ? c.num_heads + c.num_kv_heads : 0));
+                         4 * (2 + c.num_heads + (qk_norm ? c.num_heads + c.num_kv_heads : 0)) +
+                         normed_outputs;
     const int64_t kept = shape_.checkpoint_activations ? t * (c.num_layers * input + rest)
                                                        : t * c.num_layers * (input + rest);
     Add("activations",

@@ -50,26 +50,53 @@ TANDEM_INLINE float RmsNormBody(const float* x, const float* weight, int64_t n, 
 }
 
 TANDEM_INLINE void RotateBody(float* head, const float* cosines, const float* sines, int64_t d,
-                              float scale) {
-  const int64_t half = d / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    const float a = head[i], b = head[i + half];
-    head[i] = (a * cosines[i] - b * sines[i]) * scale;
-    head[i + half] = (b * cosines[i] + a * sines[i]) * scale;
+                              const RotationForm& form, float scale) {
+  const int64_t half = form.rotated / 2;
+  if (form.interleaved) {
+    for (int64_t i = 0; i < half; ++i) {
+      const float a = head[2 * i], b = head[2 * i + 1];
+      head[2 * i] = (a * cosines[i] - b * sines[i]) * scale;
+      head[2 * i + 1] = (b * cosines[i] + a * sines[i]) * scale;
+    }
+  } else {
+    for (int64_t i = 0; i < half; ++i) {
+      const float a = head[i], b = head[i + half];
+      head[i] = (a * cosines[i] - b * sines[i]) * scale;
+      head[i + half] = (b * cosines[i] + a * sines[i]) * scale;
+    }
   }
+  for (int64_t i = form.rotated; i < d; ++i) head[i] *= scale;
 }
 
+// 1 / (1 + e^-x).
 template <typename L>
-TANDEM_INLINE typename L::Float SwiGluVector(typename L::Float gate, typename L::Float up) {
-  return gate / (1.0f + ExpLanes<typename L::Int>(-gate)) * up;
+TANDEM_INLINE typename L::Float Sigmoid(typename L::Float x) {
+  return 1.0f / (1.0f + ExpLanes<typename L::Int>(-x));
 }
 
-template <int kWidth>
-TANDEM_INLINE void SwiGluBody(const float* gate, const float* up, int64_t n, float* out) {
+struct Silu {
+  template <typename L>
+  static TANDEM_INLINE typename L::Float Times(typename L::Float gate, typename L::Float up) {
+    return gate / (1.0f + ExpLanes<typename L::Int>(-gate)) * up;
+  }
+};
+
+// (1 + tanh u) / 2 is the sigmoid of 2 u.
+struct GeluTanh {
+  template <typename L>
+  static TANDEM_INLINE typename L::Float Times(typename L::Float gate, typename L::Float up) {
+    constexpr float kTwiceRoot = 1.5957691216f;  // 2 sqrt(2 / pi)
+    const typename L::Float twice_u = kTwiceRoot * (gate + 0.044715f * gate * gate * gate);
+    return gate * Sigmoid<L>(twice_u) * up;
+  }
+};
+
+template <typename Gate, int kWidth>
+TANDEM_INLINE void GatedUnitBody(const float* gate, const float* up, int64_t n, float* out) {
   using L = Lanes<kWidth>;
   int64_t i = 0;
   for (; i + kWidth <= n; i += kWidth) {
-    L::Store(out + i, SwiGluVector<L>(L::Load(gate + i), L::Load(up + i)));
+    L::Store(out + i, Gate::template Times<L>(L::Load(gate + i), L::Load(up + i)));
   }
   if (i == n) return;
   typename L::Float g = {}, u = {};
@@ -77,8 +104,23 @@ TANDEM_INLINE void SwiGluBody(const float* gate, const float* up, int64_t n, flo
     g[j] = gate[i + j];
     u[j] = up[i + j];
   }
-  const typename L::Float result = SwiGluVector<L>(g, u);
+  const typename L::Float result = Gate::template Times<L>(g, u);
   for (int64_t j = 0; j < n - i; ++j) out[i + j] = result[j];
+}
+
+template <int kWidth>
+TANDEM_INLINE void SoftCapBody(float* x, int64_t n, float cap) {
+  using L = Lanes<kWidth>;
+  const float inverse = 1.0f / cap;
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    L::Store(x + i, cap * TanhLanes<typename L::Int>(inverse * L::Load(x + i)));
+  }
+  if (i == n) return;
+  typename L::Float rest = {};
+  for (int64_t j = 0; j < n - i; ++j) rest[j] = x[i + j];
+  rest = cap * TanhLanes<typename L::Int>(inverse * rest);
+  for (int64_t j = 0; j < n - i; ++j) x[i + j] = rest[j];
 }
 
 TANDEM_INLINE void AddRowsBody(const float* tile, int64_t tile_stride, int64_t rows, int64_t n,
@@ -107,12 +149,13 @@ TANDEM_INLINE void WriteKvBody(const float* key, const float* value, int64_t d, 
   for (int64_t i = d; i < padded; ++i) row[i] = 0;
 }
 
-// Query rows that are computed together, with scratch for their scores. Contexts do not decrease
-// from one row to the next.
+// Query rows that are computed together, with scratch for their scores. A row attends to tokens
+// [begin, context); neither decreases from one row to the next.
 struct QueryRows {
   const float* query[kAttentionRows];
   float* scores[kAttentionRows];
   float* out[kAttentionRows];
+  int64_t begin[kAttentionRows];
   int64_t context[kAttentionRows];
 };
 
@@ -145,6 +188,8 @@ TANDEM_INLINE void KeyScores(const QueryRows& rows, const AttentionTask<Kv>& tas
   }
 }
 
+constexpr int64_t BlockBegin(int64_t token) { return token / kKvBlockTokens * kKvBlockTokens; }
+
 struct Softmax {
   float largest = 0, sum = 0;
 };
@@ -173,21 +218,46 @@ TANDEM_INLINE Softmax SoftmaxRow(float* scores, int64_t n) {
   return {max, SumLanes(sums)};
 }
 
-// out[q][column ..] = inverse[q] * sum over tokens j < rows.context[q] of scores[q][j] * value j, for
-// kVectors vectors. A row does not read values past its own context, not even to multiply them by
-// 0: such a value may be NaN, of a later token that the row's sequence does not share.
+// The same for scores [begin, context), from the start of the block of `begin` on; scores before it
+// become 0.
+TANDEM_INLINE Softmax SoftmaxOf(float* scores, int64_t begin, int64_t context) {
+  const int64_t block = BlockBegin(begin);
+  for (int64_t i = block; i < begin; ++i) scores[i] = -std::numeric_limits<float>::infinity();
+  const Softmax softmax = SoftmaxRow(scores + block, context - block);
+  for (int64_t i = block; i < begin; ++i) scores[i] = 0;
+  return softmax;
+}
+
+// out[q][column ..] = inverse[q] * sum over the tokens j of row q of scores[q][j] * value j, for
+// kVectors vectors. A row does not read values of other tokens, not even to multiply them by 0: such
+// a value may be NaN, of a later token that the row's sequence does not share.
 template <int kQueries, int kVectors, int kWidth, typename Kv>
 TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>& task,
                                   const float* inverse, int64_t column) {
   using L = Lanes<kWidth>;
   const int64_t padded = PaddedHeadDim(task.head_dim);
   const int64_t shortest = rows.context[0], context = rows.context[kQueries - 1];
+  const int64_t latest = rows.begin[kQueries - 1];
   typename L::Float sums[kQueries][kVectors] = {};
-  for (int64_t begin = 0; begin < context; begin += kKvBlockTokens) {
+  for (int64_t begin = BlockBegin(rows.begin[0]); begin < context; begin += kKvBlockTokens) {
     const Kv* values =
         task.layer.ValuesOf(task.blocks[begin / kKvBlockTokens], task.kv_head) + column;
-    const int64_t count = std::min(kKvBlockTokens, shortest - begin);
-    for (int64_t j = 0; j < count; ++j) {
+    const auto add_some = [&](int64_t from, int64_t to) __attribute__((always_inline)) {
+      for (int64_t j = from; j < to; ++j) {
+        for (int q = 0; q < kQueries; ++q) {
+          if (begin + j < rows.begin[q] || begin + j >= rows.context[q]) continue;
+          const float p = rows.scores[q][begin + j];
+          for (int v = 0; v < kVectors; ++v) {
+            sums[q][v] += p * L::Load(values + j * padded + v * kWidth);
+          }
+        }
+      }
+    };
+    const int64_t end = std::min(kKvBlockTokens, context - begin);
+    const int64_t first = std::clamp<int64_t>(latest - begin, 0, end);  // of all rows
+    const int64_t count = std::clamp<int64_t>(shortest - begin, first, end);
+    add_some(0, first);
+    for (int64_t j = first; j < count; ++j) {
       typename L::Float value[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) value[v] = L::Load(values + j * padded + v * kWidth);
@@ -198,16 +268,7 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
         for (int v = 0; v < kVectors; ++v) sums[q][v] += p * value[v];
       }
     }
-    const int64_t end = std::min(kKvBlockTokens, context - begin);
-    for (int64_t j = std::max<int64_t>(count, 0); j < end; ++j) {
-      for (int q = 0; q < kQueries; ++q) {
-        if (begin + j >= rows.context[q]) continue;
-        const float p = rows.scores[q][begin + j];
-        for (int v = 0; v < kVectors; ++v) {
-          sums[q][v] += p * L::Load(values + j * padded + v * kWidth);
-        }
-      }
-    }
+    add_some(count, end);
   }
   for (int q = 0; q < kQueries; ++q) {
     for (int v = 0; v < kVectors; ++v) {
@@ -236,11 +297,13 @@ TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, f
     rows.out[q] = task.out + token * task.out_stride + head * task.head_dim;
     rows.scores[q] = scratch + q * num_blocks * kKvBlockTokens;
     rows.context[q] = task.first_position + token + 1;
+    rows.begin[q] = task.window > 0 ? std::max<int64_t>(0, rows.context[q] - task.window) : 0;
   }
   // Sums of all queries, with the keys or values that they share, stay in registers: 32 of 16 floats,
   // or 16 of fewer.
   constexpr int kScores = kQueries <= 3 ? 4 : 2;
-  int64_t token = 0;
+  const int64_t first_block = BlockBegin(rows.begin[0]);
+  int64_t token = first_block;
   for (; token + kScores * kWidth <= num_blocks * kKvBlockTokens; token += kScores * kWidth) {
     KeyScores<kQueries, kScores, kWidth>(rows, task, token);
   }
@@ -251,7 +314,11 @@ TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, f
   float inverse[kQueries];
   for (int q = 0; q < kQueries; ++q) {
     const int64_t token = (first + q) / task.num_heads, head = (first + q) % task.num_heads;
-    const Softmax softmax = SoftmaxRow(rows.scores[q], rows.context[q]);
+    if (task.softcap > 0) {
+      SoftCapBody<kWidth>(rows.scores[q] + first_block, num_blocks * kKvBlockTokens - first_block,
+                          task.softcap);
+    }
+    const Softmax softmax = SoftmaxOf(rows.scores[q], rows.begin[q], rows.context[q]);
     inverse[q] = 1.0f / softmax.sum;
     if (task.lse != nullptr) {
       task.lse[token * task.lse_stride + head] = softmax.largest + std::log(softmax.sum);
@@ -291,39 +358,43 @@ TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
 }
 
 // Defines one copy of every kernel per instruction set, with registers of `width` floats.
-#define TANDEM_DEFINE_KERNELS(set, width, target)                                                \
-  target float RmsNorm##set(const float* x, const float* weight, int64_t n, float eps,           \
-                            float* out) {                                                        \
-    return RmsNormBody(x, weight, n, eps, out);                                                  \
-  }                                                                                              \
-  target void Rotate##set(float* head, const float* cosines, const float* sines, int64_t d,      \
-                          float scale) {                                                         \
-    RotateBody(head, cosines, sines, d, scale);                                                  \
-  }                                                                                              \
-  target void SwiGlu##set(const float* gate, const float* up, int64_t n, float* out) {           \
-    SwiGluBody<width>(gate, up, n, out);                                                         \
-  }                                                                                              \
-  target void AddRows##set(const float* tile, int64_t tile_stride, int64_t rows, int64_t n,      \
-                           float* out, int64_t out_stride) {                                     \
-    AddRowsBody(tile, tile_stride, rows, n, out, out_stride);                                    \
-  }                                                                                              \
-  target void WriteKvFp32##set(const float* key, const float* value, int64_t d, int64_t slot,    \
-                               float* keys, float* values) {                                     \
-    WriteKvBody(key, value, d, slot, keys, values);                                              \
-  }                                                                                              \
-  target void WriteKvBf16##set(const float* key, const float* value, int64_t d, int64_t slot,    \
-                               uint16_t* keys, uint16_t* values) {                               \
-    WriteKvBody(key, value, d, slot, keys, values);                                              \
-  }                                                                                              \
-  target void AttendFp32##set(const AttentionTask<float>& task, float* scratch) {                \
-    AttendBody<width>(task, scratch);                                                            \
-  }                                                                                              \
-  target void AttendBf16##set(const AttentionTask<uint16_t>& task, float* scratch) {             \
-    AttendBody<width>(task, scratch);                                                            \
-  }                                                                                              \
-  constexpr ForwardKernels kKernels##set = {RmsNorm##set,    Rotate##set,      SwiGlu##set,      \
-                                            AddRows##set,    WriteKvFp32##set, WriteKvBf16##set, \
-                                            AttendFp32##set, AttendBf16##set};
+#define TANDEM_DEFINE_KERNELS(set, width, target)                                             \
+  target float RmsNorm##set(const float* x, const float* weight, int64_t n, float eps,        \
+                            float* out) {                                                     \
+    return RmsNormBody(x, weight, n, eps, out);                                               \
+  }                                                                                           \
+  target void Rotate##set(float* head, const float* cosines, const float* sines, int64_t d,   \
+                          const RotationForm& form, float scale) {                            \
+    RotateBody(head, cosines, sines, d, form, scale);                                         \
+  }                                                                                           \
+  target void SwiGlu##set(const float* gate, const float* up, int64_t n, float* out) {        \
+    GatedUnitBody<Silu, width>(gate, up, n, out);                                             \
+  }                                                                                           \
+  target void GeGlu##set(const float* gate, const float* up, int64_t n, float* out) {         \
+    GatedUnitBody<GeluTanh, width>(gate, up, n, out);                                         \
+  }                                                                                           \
+  target void SoftCap##set(float* x, int64_t n, float cap) { SoftCapBody<width>(x, n, cap); } \
+  target void AddRows##set(const float* tile, int64_t tile_stride, int64_t rows, int64_t n,   \
+                           float* out, int64_t out_stride) {                                  \
+    AddRowsBody(tile, tile_stride, rows, n, out, out_stride);                                 \
+  }                                                                                           \
+  target void WriteKvFp32##set(const float* key, const float* value, int64_t d, int64_t slot, \
+                               float* keys, float* values) {                                  \
+    WriteKvBody(key, value, d, slot, keys, values);                                           \
+  }                                                                                           \
+  target void WriteKvBf16##set(const float* key, const float* value, int64_t d, int64_t slot, \
+                               uint16_t* keys, uint16_t* values) {                            \
+    WriteKvBody(key, value, d, slot, keys, values);                                           \
+  }                                                                                           \
+  target void AttendFp32##set(const AttentionTask<float>& task, float* scratch) {             \
+    AttendBody<width>(task, scratch);                                                         \
+  }                                                                                           \
+  target void AttendBf16##set(const AttentionTask<uint16_t>& task, float* scratch) {          \
+    AttendBody<width>(task, scratch);                                                         \
+  }                                                                                           \
+  constexpr ForwardKernels kKernels##set = {                                                  \
+      RmsNorm##set, Rotate##set,      SwiGlu##set,      GeGlu##set,      SoftCap##set,        \
+      AddRows##set, WriteKvFp32##set, WriteKvBf16##set, AttendFp32##set, AttendBf16##set};
 
 TANDEM_DEFINE_KERNELS(Scalar, 4, )
 TANDEM_DEFINE_KERNELS(Avx2, 8, TANDEM_TARGET_AVX2)

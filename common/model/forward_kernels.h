@@ -1,5 +1,5 @@
 // The forward pass except for the linear layers, one row and head at a time: norm, rotary
-// embedding, KV write, attention over KV blocks, SwiGLU. The engine always runs these kernels, and
+// embedding, KV write, attention over KV blocks, gated linear units, soft caps. The engine always runs these kernels, and
 // the trainer runs them in `exact` mode: the same functions give the same bits on both sides.
 //
 // Everything is fp32, and the order of every sum is fixed by the length of the row. A result
@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "common/model/model_config.h"
 #include "common/tensor/instruction_set.h"
 
 namespace tandem {
@@ -40,14 +41,16 @@ struct KvLayer {
 };
 
 // Attention of consecutive tokens of one sequence, for the query heads of one KV head. Token t has
-// position first_position + t and attends to positions 0 .. first_position + t, all of which are in
-// the cache.
+// position first_position + t and attends to positions 0 .. first_position + t, or to the last
+// `window` of them; all are in the cache.
 template <typename Kv>
 struct AttentionTask {
   const float* queries = nullptr;  // head h of token t at t * query_stride + h * head_dim, scaled
   int64_t query_stride = 0;
   int64_t num_tokens = 0, num_heads = 0, head_dim = 0;
   int64_t first_position = 0;
+  int64_t window = 0;  // 0: no bound
+  float softcap = 0;   // scores s become softcap tanh(s / softcap); 0: they stay
   KvLayer<Kv> layer;
   int64_t kv_head = 0;
   const int32_t* blocks = nullptr;  // block table of the sequence
@@ -65,17 +68,30 @@ constexpr int64_t AttentionScratch(int64_t context) {
   return kAttentionRows * ((context + kKvBlockTokens - 1) / kKvBlockTokens * kKvBlockTokens);
 }
 
+// Which elements of a head the rotary embedding turns, and in which pairs.
+struct RotationForm {
+  int64_t rotated = 0;       // even, at most the head's size; the rest stays
+  bool interleaved = false;  // pairs (2i, 2i + 1); else (i, i + rotated / 2), as most weights have
+};
+
 struct ForwardKernels {
   // out = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps), all [n]. Returns rstd. `out` may
   // be `x`.
   float (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
 
-  // Rotates a head [d] in place by angles given as cosines and sines [d / 2], and multiplies it by
-  // `scale`. Element i pairs with i + d / 2, as in Hugging Face weights.
-  void (*rotate)(float* head, const float* cosines, const float* sines, int64_t d, float scale);
+  // Rotates the first `form.rotated` elements of a head [d] in place by angles given as cosines and
+  // sines [form.rotated / 2], and multiplies the head by `scale`.
+  void (*rotate)(float* head, const float* cosines, const float* sines, int64_t d,
+                 const RotationForm& form, float scale);
 
   // out[i] = gate[i] * sigmoid(gate[i]) * up[i], [n].
   void (*swiglu)(const float* gate, const float* up, int64_t n, float* out);
+
+  // out[i] = g / 2 * (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) * up[i] with g = gate[i], [n].
+  void (*geglu)(const float* gate, const float* up, int64_t n, float* out);
+
+  // x[i] = cap * tanh(x[i] / cap), [n], in place.
+  void (*soft_cap)(float* x, int64_t n, float cap);
 
   // out[r][i] += tile[r][i] for every row r, at the given strides, and i < n.
   void (*add_rows)(const float* tile, int64_t tile_stride, int64_t rows, int64_t n, float* out,
@@ -90,6 +106,10 @@ struct ForwardKernels {
   // softmax(q k) v for every token and head of the task. `scratch` has AttentionScratch floats.
   void (*attend_fp32)(const AttentionTask<float>& task, float* scratch);
   void (*attend_bf16)(const AttentionTask<uint16_t>& task, float* scratch);
+
+  auto GatedUnit(Activation activation) const {
+    return activation == Activation::kSilu ? swiglu : geglu;
+  }
 
   // The kernels of a stored type.
   template <typename Kv>

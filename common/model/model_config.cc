@@ -1,16 +1,20 @@
 #include "common/model/model_config.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/model/config/config_fields.h"
+#include "common/model/config/model_family.h"
+#include "common/model/config/rope_fields.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem {
@@ -18,141 +22,50 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Family {
-  const char* model_type;
-  const char* architecture;
-};
+constexpr int64_t kMaxLayers = 100'000;
 
-constexpr std::array<Family, 3> kFamilies = {
-    {{"llama", "LlamaForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}}};
-constexpr char kSupported[] =
-    "supported: llama (LlamaForCausalLM), qwen2 (Qwen2ForCausalLM), qwen3 (Qwen3ForCausalLM)";
-
-struct DTypeSpelling {
-  const char* name;
-  DType dtype;
-};
-
-constexpr std::array<DTypeSpelling, 4> kDTypes = {{{"float32", DType::kF32},
-                                                   {"bfloat16", DType::kBF16},
-                                                   {"float16", DType::kF16},
-                                                   {"float64", DType::kF64}}};
-
-// Reads typed fields of one JSON object. The first failure is kept in status(), and later reads
-// return their fallback, so a caller reads all fields and checks once. A null counts as absent.
-class Fields {
- public:
-  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  const absl::Status& status() const { return status_; }
-
-  template <typename... Parts>
-  void Refuse(const Parts&... parts) {
-    Keep(Unimplemented(where_, ": ", parts...));
-  }
-  template <typename... Parts>
-  void Reject(const Parts&... parts) {
-    Keep(InvalidArgument(where_, ": ", parts...));
-  }
-
-  const Json* Find(const char* key) const {
-    const auto it = object_.find(key);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  int64_t Integer(const char* key, std::optional<int64_t> fallback, int64_t min, int64_t max) {
-    const Json* const value = Present(key, fallback.has_value());
-    if (value == nullptr) return fallback.value_or(min);
-    if (!value->is_number_integer() || *value < min || *value > max) {
-      Reject(key, " is ", value->dump(), "; an integer in [", min, ", ", max, "] is needed");
-      return min;
-    }
-    return value->get<int64_t>();
-  }
-
-  // A number greater than 0.
-  double Positive(const char* key, std::optional<double> fallback) {
-    const Json* const value = Present(key, fallback.has_value());
-    if (value == nullptr) return fallback.value_or(1);
-    if (!value->is_number() || !(value->get<double>() > 0)) {
-      Reject(key, " is ", value->dump(), "; a number above 0 is needed");
-      return 1;
-    }
-    return value->get<double>();
-  }
-
-  bool Flag(const char* key, bool fallback) {
-    const Json* const value = Find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) {
-      Reject(key, " is ", value->dump(), "; true or false is needed");
-      return fallback;
-    }
-    return value->get<bool>();
-  }
-
-  std::string Text(const char* key, std::optional<std::string> fallback) {
-    const Json* const value = Present(key, fallback.has_value());
-    if (value == nullptr) return fallback.value_or("");
-    if (!value->is_string()) {
-      Reject(key, " is ", value->dump(), "; a string is needed");
-      return "";
-    }
-    return value->get<std::string>();
-  }
-
- private:
-  const Json* Present(const char* key, bool optional) {
-    const Json* const value = Find(key);
-    if (value == nullptr && !optional) Reject("the field ", key, " is missing");
-    return value;
-  }
-
-  void Keep(absl::Status status) {
-    if (status_.ok()) status_ = std::move(status);
-  }
-
-  const Json& object_;
-  const std::string where_;
-  absl::Status status_;
-};
-
-constexpr int64_t kMaxSize = int64_t{1} << 31;
-
-void ReadFamily(Fields& fields, ModelConfig& config) {
+// The family of the model, or null with an error in `fields`.
+const ModelFamily* ReadFamily(ConfigFields& fields) {
   const Json* const architectures = fields.Find("architectures");
-  const auto is_known = [&](const Family& known) {
+  const auto is_known = [&](const ModelFamily& known) {
     return *architectures == known.architecture ||
            *architectures == Json::array({known.architecture});
   };
   if (fields.Find("model_type") == nullptr && architectures != nullptr &&
-      std::none_of(kFamilies.begin(), kFamilies.end(), is_known)) {
-    fields.Refuse("architectures ", architectures->dump(),
-                  ", and no model_type: the model is not supported; ", kSupported);
-    return;
+      std::ranges::none_of(kModelFamilies, is_known)) {
+    fields.Refuse(
+        "architectures ", architectures->dump(),
+        ", and no model_type: the model is not supported; supported: ", SupportedFamilies());
+    return nullptr;
   }
-  config.model_type = fields.Text("model_type", std::nullopt);
-  if (!fields.status().ok()) return;
-  const auto family = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& known) {
-    return known.model_type == config.model_type;
-  });
-  if (family == kFamilies.end()) {
-    fields.Refuse("model_type '", config.model_type, "' is not supported; ", kSupported);
-    return;
+  const std::string type = fields.Text("model_type", std::nullopt);
+  if (!fields.status().ok()) return nullptr;
+  const ModelFamily* const family = FindModelFamily(type);
+  if (family == nullptr) {
+    fields.Refuse(
+        "model_type '", type, "' is not supported",
+        type == "gemma3" ? " (it has an image encoder; its text-only kind is gemma3_text)" : "",
+        "; supported: ", SupportedFamilies());
+    return nullptr;
   }
   if (architectures != nullptr) {
     if (!architectures->is_array() || architectures->size() != 1 ||
         (*architectures)[0] != family->architecture) {
-      fields.Refuse("architectures ", architectures->dump(), " with model_type '",
-                    config.model_type, "' is not supported; ", kSupported);
+      fields.Refuse("architectures ", architectures->dump(), " with model_type '", type,
+                    "' is not supported; supported: ", SupportedFamilies());
     }
   }
+  return family;
 }
 
-void RefuseUnsupported(Fields& fields, const ModelConfig& config) {
-  const std::string activation = fields.Text("hidden_act", "silu");
-  if (activation != "silu") {
-    fields.Refuse("hidden_act '", activation, "' is not supported; supported: silu");
+void RefuseUnsupported(ConfigFields& fields, const ModelFamily& family) {
+  const char* const expected =
+      family.activation == Activation::kSilu ? "silu" : "gelu_pytorch_tanh";
+  const std::string activation =
+      fields.Text(std::string(family.activation_field).c_str(), expected);
+  if (activation != expected) {
+    fields.Refuse(family.activation_field, " '", activation,
+                  "' is not supported; supported: ", expected);
   }
   if (fields.Find("quantization_config") != nullptr) {
     fields.Refuse(
@@ -160,48 +73,24 @@ void RefuseUnsupported(Fields& fields, const ModelConfig& config) {
         "checkpoint (float32, bfloat16 or float16)");
   }
   for (const char* const key : {"num_experts", "num_local_experts"}) {
-    if (fields.Integer(key, 0, 0, kMaxSize) > 0) {
-      fields.Refuse(key, ": mixture of experts is not supported; ", kSupported);
+    if (fields.Integer(key, 0, 0, kMaxConfigSize) > 0) {
+      fields.Refuse(key, ": mixture of experts is not supported; supported: ", SupportedFamilies());
     }
   }
-  const bool windowed = config.model_type == "llama" ? fields.Find("sliding_window") != nullptr
-                                                     : fields.Flag("use_sliding_window", false);
-  if (windowed) {
-    fields.Refuse("sliding_window: sliding window attention is not supported; full attention is");
+  if (fields.Flag("use_bidirectional_attention", false)) {
+    fields.Refuse("use_bidirectional_attention true is not supported; attention is causal");
   }
-  if (const Json* const types = fields.Find("layer_types")) {
-    for (const Json& type : *types) {
-      if (type == "full_attention") continue;
-      fields.Refuse("layer_types has ", type.dump(), "; supported: full_attention");
-      break;
-    }
-  }
-  if (fields.Integer("pretraining_tp", 1, 0, kMaxSize) > 1) {
+  if (fields.Integer("pretraining_tp", 1, 0, kMaxConfigSize) > 1) {
     fields.Refuse("pretraining_tp other than 1 is not supported");
   }
-  if (fields.Flag("rope_interleaved", false)) {
+  if (fields.Flag("rope_interleaved", family.interleaved_rotary) != family.interleaved_rotary) {
     fields.Refuse("rope_interleaved true is not supported; pairs are (i, i + head_dim / 2)");
   }
 }
 
-void ReadShape(Fields& fields, ModelConfig& config) {
-  const auto size = [&](const char* key) { return fields.Integer(key, std::nullopt, 1, kMaxSize); };
-  config.vocab_size =
-      fields.Integer("vocab_size", std::nullopt, 1, std::numeric_limits<int32_t>::max());
-  config.hidden_size = size("hidden_size");
-  config.intermediate_size = size("intermediate_size");
-  config.num_layers = fields.Integer("num_hidden_layers", std::nullopt, 1, 100'000);
-  config.num_heads = fields.Integer("num_attention_heads", std::nullopt, 1, 1 << 20);
-  config.num_kv_heads = fields.Integer("num_key_value_heads", config.num_heads, 1, 1 << 20);
-  config.max_position_embeddings = size("max_position_embeddings");
-  if (!fields.status().ok()) return;
-
-  if (config.num_heads % config.num_kv_heads != 0) {
-    fields.Reject("num_attention_heads ", config.num_heads,
-                  " is not a multiple of num_key_value_heads ", config.num_kv_heads);
-  }
-  if (config.model_type == "qwen3") {
-    config.head_dim = fields.Integer("head_dim", 128, 1, 1 << 20);
+void ReadHeadDim(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
+  if (family.head_dim > 0) {
+    config.head_dim = fields.Integer("head_dim", family.head_dim, 1, 1 << 20);
   } else if (fields.Find("head_dim") != nullptr) {
     config.head_dim = fields.Integer("head_dim", std::nullopt, 1, 1 << 20);
   } else if (config.hidden_size % config.num_heads != 0) {
@@ -213,6 +102,31 @@ void ReadShape(Fields& fields, ModelConfig& config) {
   if (config.head_dim % 2 != 0) {
     fields.Reject("head_dim ", config.head_dim, " is odd; rotary embedding needs pairs");
   }
+}
+
+void ReadShape(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
+  const auto size = [&](const char* key) {
+    return fields.Integer(key, std::nullopt, 1, kMaxConfigSize);
+  };
+  config.vocab_size =
+      fields.Integer("vocab_size", std::nullopt, 1, std::numeric_limits<int32_t>::max());
+  config.hidden_size = size("hidden_size");
+  config.intermediate_size = size("intermediate_size");
+  config.num_layers = fields.Integer("num_hidden_layers", std::nullopt, 1, kMaxLayers);
+  config.num_heads = fields.Integer("num_attention_heads", std::nullopt, 1, 1 << 20);
+  // An explicit null means one for each head.
+  const bool says_kv_heads = fields.Has("num_key_value_heads");
+  const int64_t kv_heads =
+      says_kv_heads || family.num_kv_heads == 0 ? config.num_heads : family.num_kv_heads;
+  config.num_kv_heads = fields.Integer("num_key_value_heads", kv_heads, 1, 1 << 20);
+  config.max_position_embeddings = size("max_position_embeddings");
+  if (!fields.status().ok()) return;
+
+  if (config.num_heads % config.num_kv_heads != 0) {
+    fields.Reject("num_attention_heads ", config.num_heads,
+                  " is not a multiple of num_key_value_heads ", config.num_kv_heads);
+  }
+  ReadHeadDim(fields, family, config);
   // The input of every linear layer must have an even size, because bf16 instructions take elements
   // in pairs.
   for (const auto& [name, size] : {std::pair("hidden_size", config.hidden_size),
@@ -222,82 +136,189 @@ void ReadShape(Fields& fields, ModelConfig& config) {
   }
 }
 
-void ReadVariants(Fields& fields, ModelConfig& config) {
-  config.rms_norm_eps = fields.Positive("rms_norm_eps", 1e-6);
-  config.tie_word_embeddings = fields.Flag("tie_word_embeddings", false);
-  const bool qwen2 = config.model_type == "qwen2";
-  const bool attention_bias = !qwen2 && fields.Flag("attention_bias", false);
-  config.attention_qkv_bias = qwen2 || attention_bias;
-  config.attention_o_bias = attention_bias;
-  config.mlp_bias = config.model_type == "llama" && fields.Flag("mlp_bias", false);
-  config.qk_norm = config.model_type == "qwen3";
-
+void ReadCheckpointDType(ConfigFields& fields, ModelConfig& config) {
   const char* const key = fields.Find("dtype") != nullptr ? "dtype" : "torch_dtype";
   const std::string text = fields.Text(key, "float32");
-  const auto spelling =
-      std::find_if(kDTypes.begin(), kDTypes.end(),
-                   [name = absl::StripPrefix(text, "torch.")](const DTypeSpelling& known) {
-                     return known.name == name;
-                   });
-  if (spelling == kDTypes.end()) {
+  const auto* const known =
+      std::ranges::find(kConfigDTypes, std::string(absl::StripPrefix(text, "torch.")),
+                        &std::pair<std::string_view, DType>::first);
+  if (known == kConfigDTypes.end()) {
     fields.Reject(key, " is '", text, "'; one of float32, bfloat16, float16, float64 is needed");
     return;
   }
-  config.checkpoint_dtype = spelling->dtype;
+  config.checkpoint_dtype = known->second;
 }
 
-void ReadLlama3Scaling(Fields& rope, ModelConfig& config) {
-  config.has_llama3_scaling = true;
-  Llama3RopeScaling& scaling = config.llama3_scaling;
-  scaling.factor = rope.Positive("factor", std::nullopt);
-  scaling.low_freq_factor = rope.Positive("low_freq_factor", std::nullopt);
-  scaling.high_freq_factor = rope.Positive("high_freq_factor", std::nullopt);
-  scaling.original_max_position_embeddings =
-      rope.Integer("original_max_position_embeddings", config.max_position_embeddings, 1, kMaxSize);
-  if (scaling.factor < 1) rope.Reject("factor ", scaling.factor, " is below 1");
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    rope.Reject("high_freq_factor ", scaling.high_freq_factor, " is not above low_freq_factor ",
-                scaling.low_freq_factor);
+void ReadVariants(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
+  config.rms_norm_eps = fields.Positive("rms_norm_eps", family.rms_norm_eps);
+  config.tie_word_embeddings = fields.Flag("tie_word_embeddings", family.tied);
+  const bool asked =
+      family.attention_bias == BiasRule::kField && fields.Flag("attention_bias", family.biased);
+  config.attention_qkv_bias = family.attention_bias == BiasRule::kAlways || asked;
+  config.attention_o_bias = asked && family.o_bias;
+  config.mlp_bias = family.has_mlp_bias && fields.Flag("mlp_bias", false);
+  config.fused_qkv = family.fused_qkv;
+  config.fused_gate_up = family.fused_gate_up;
+  config.qk_norm = family.qk_norm;
+  config.norms = family.norms;
+  config.activation = family.activation;
+  config.interleaved_rotary = family.interleaved_rotary;
+  if (family.is_gemma) {
+    const bool is_gemma2 = family.model_type == "gemma2";
+    config.norm_offset = 1;
+    config.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
+    config.query_pre_attn_scalar = fields.Positive("query_pre_attn_scalar", 256);
+    const auto cap = [&](const char* key, double fallback) {
+      // An explicit null switches a cap off.
+      if (fields.Has(key) && fields.Find(key) == nullptr) return 0.0F;
+      return fallback == 0 && fields.Find(key) == nullptr
+                 ? 0.0F
+                 : static_cast<float>(fields.Positive(key, fallback));
+    };
+    config.attention_softcap = cap("attn_logit_softcapping", is_gemma2 ? 50 : 0);
+    config.logit_softcap = cap("final_logit_softcapping", is_gemma2 ? 30 : 0);
   }
+  ReadCheckpointDType(fields, config);
 }
 
-// transformers 5 writes one "rope_parameters" with rope_theta inside; transformers 4 writes
-// "rope_theta" and, if scaled, "rope_scaling", where "type" is an older name of "rope_type".
-absl::Status ReadRope(Fields& fields, const std::string& origin, ModelConfig& config) {
-  config.rope_theta = fields.Positive("rope_theta", 10000);
-  if (fields.Positive("partial_rotary_factor", 1) != 1) {
-    fields.Refuse("partial_rotary_factor other than 1 is not supported");
+// Which layers have a rotary embedding (SmolLM3); a list may be longer than the model.
+std::vector<bool> ReadRotaryLayers(ConfigFields& fields, const ModelFamily& family,
+                                   int64_t num_layers) {
+  std::vector<bool> rotary(static_cast<size_t>(num_layers), true);
+  if (family.window != WindowRule::kNoRope) return rotary;
+  const Json* const list = fields.Find("no_rope_layers");
+  if (list == nullptr) {
+    const int64_t interval = fields.Integer("no_rope_layer_interval", 4, 1, kMaxLayers);
+    for (int64_t i = 0; i < num_layers; ++i) rotary[i] = (i + 1) % interval != 0;
+    return rotary;
   }
-  const char* const key =
-      fields.Find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
-  const Json* const object = fields.Find(key);
-  if (object == nullptr || !fields.status().ok()) return fields.status();
-  if (!object->is_object()) fields.Reject(key, " is ", object->dump(), "; an object is needed");
-  if (!fields.status().ok()) return fields.status();
-
-  Fields rope(*object, absl::StrCat(origin, ": ", key));
-  for (const auto& [name, value] : object->items()) {
-    if (value.is_object()) rope.Refuse("'", name, "': rotary settings per layer type");
+  if (!list->is_array() || list->size() < rotary.size()) {
+    fields.Reject("no_rope_layers needs a list of ", num_layers, " numbers 0 or 1");
+    return rotary;
   }
-  config.rope_theta = rope.Positive("rope_theta", config.rope_theta);
-  if (rope.Positive("partial_rotary_factor", 1) != 1) {
-    rope.Refuse("partial_rotary_factor other than 1 is not supported");
+  for (size_t i = 0; i < rotary.size(); ++i) {
+    const Json& one = (*list)[i];
+    if (one != 0 && one != 1)
+      fields.Reject("no_rope_layers has ", one.dump(), "; 0 or 1 is needed");
+    rotary[i] = one == 1;
   }
-  const std::string type = rope.Text("rope_type", rope.Text("type", "default"));
-  if (type == "llama3") {
-    ReadLlama3Scaling(rope, config);
-  } else if (type != "default") {
-    rope.Refuse("rope_type '", type, "' is not supported; supported: default, llama3");
-  }
-  return rope.status();
+  return rotary;
 }
 
-int32_t TokenId(Fields& fields, const char* key, int32_t fallback, int64_t vocab_size) {
+// The window of the layers that have one; 0: none has.
+int64_t ReadWindow(ConfigFields& fields, const ModelFamily& family) {
+  const bool by_flag = family.window == WindowRule::kFlag || family.window == WindowRule::kNoRope;
+  if (family.window == WindowRule::kNone) {
+    if (fields.Find("sliding_window") != nullptr) {
+      fields.Refuse("sliding_window: sliding window attention is not supported for model_type '",
+                    family.model_type, "'; full attention is");
+    }
+    return 0;
+  }
+  if (by_flag && !fields.Flag("use_sliding_window", false)) return 0;
+  if (fields.Has("sliding_window") && fields.Find("sliding_window") == nullptr) return 0;
+  if (family.default_window == 0 && fields.Find("sliding_window") == nullptr) return 0;
+  return fields.Integer("sliding_window", family.default_window, 1, kMaxConfigSize);
+}
+
+// Whether layer `index` slides where config.json has no "layer_types".
+bool SlidesByRule(const ModelFamily& family, int64_t index, int64_t parameter, bool has_rotary) {
+  switch (family.window) {
+    case WindowRule::kNone:
+      return false;
+    case WindowRule::kEveryLayer:
+      return true;
+    case WindowRule::kFlag:
+      return index >= parameter;
+    case WindowRule::kNoRope:
+      return !has_rotary;
+    case WindowRule::kPattern:
+      return (index + 1) % parameter != 0;
+  }
+  return false;
+}
+
+void ReadLayerForms(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
+  const int64_t window = ReadWindow(fields, family);
+  const std::vector<bool> rotary = ReadRotaryLayers(fields, family, config.num_layers);
+  const int64_t parameter =
+      family.window == WindowRule::kFlag
+          ? fields.Integer("max_window_layers", 28, 0, kMaxLayers)
+          : fields.Integer("sliding_window_pattern", std::max<int64_t>(family.window_pattern, 1), 1,
+                           kMaxLayers);
+  const Json* const types = fields.Find("layer_types");
+  if (types != nullptr && (!types->is_array() || std::ssize(*types) != config.num_layers)) {
+    fields.Reject("layer_types needs a list of ", config.num_layers, " texts, one a layer");
+    return;
+  }
+  if (!fields.status().ok()) return;
+  std::vector<LayerForm> forms(static_cast<size_t>(config.num_layers));
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    LayerForm& form = forms[i];
+    form.has_rotary = rotary[i];
+    bool slides = SlidesByRule(family, i, parameter, rotary[i]);
+    if (types != nullptr) {
+      const Json& type = (*types)[i];
+      const bool is_full = type == "full_attention", is_sliding = type == "sliding_attention";
+      const bool is_ruled = family.window == WindowRule::kEveryLayer && window > 0;
+      if ((!is_full && !is_sliding) || (is_sliding && window == 0) || (is_ruled && is_full)) {
+        fields.Refuse("layer_types has ", type.dump(), " for layer ", i, "; supported: ",
+                      is_ruled
+                          ? "sliding_attention"
+                          : (window > 0 ? "full_attention, sliding_attention" : "full_attention"));
+        return;
+      }
+      slides = is_sliding;
+    }
+    form.window = slides ? window : 0;
+    form.sliding_rope = slides && family.model_type == "gemma3_text";
+  }
+  const bool all_plain =
+      std::ranges::all_of(forms, [](const LayerForm& form) { return form == LayerForm{}; });
+  if (!all_plain) config.layer_forms = std::move(forms);
+}
+
+// Gemma 3 has two embeddings: in transformers 5 both stand in rope_parameters by layer type, in
+// transformers 4 the one of sliding layers is rope_local_base_freq.
+absl::Status ReadGemma3Rope(ConfigFields& fields, const std::string& origin,
+                            const RopeDefaults& defaults, ModelConfig& config) {
+  const Json* const nested = fields.Find("rope_parameters");
+  config.sliding_rope.emplace();
+  config.sliding_rope->theta = fields.Positive("rope_local_base_freq", 10000);
+  if (nested == nullptr || !nested->is_object()) {
+    return ReadRopeSettings(fields, origin, config.head_dim, defaults,
+                            config.max_position_embeddings, config.rope);
+  }
+  config.rope.theta = fields.Positive("rope_theta", defaults.theta);
+  const std::pair<const char*, RopeSettings*> both[] = {
+      {"full_attention", &config.rope}, {"sliding_attention", &*config.sliding_rope}};
+  for (const auto& [type, settings] : both) {
+    const auto found = nested->find(type);
+    if (found == nested->end() || !found->is_object()) continue;
+    TANDEM_RETURN_IF_ERROR(
+        ReadRopeObject(fields, *found, absl::StrCat(origin, ": rope_parameters: ", type),
+                       config.head_dim, config.max_position_embeddings, *settings));
+  }
+  if (config.sliding_rope->type != RopeType::kDefault) {
+    fields.Refuse("rope_parameters: sliding_attention: rope_type other than default");
+  }
+  return fields.status();
+}
+
+absl::Status ReadRope(ConfigFields& fields, const std::string& origin, const ModelFamily& family,
+                      ModelConfig& config) {
+  const RopeDefaults defaults = {family.rope_theta, family.partial_rotary_factor};
+  if (family.model_type == "gemma3_text") return ReadGemma3Rope(fields, origin, defaults, config);
+  return ReadRopeSettings(fields, origin, config.head_dim, defaults, config.max_position_embeddings,
+                          config.rope);
+}
+
+int32_t TokenId(ConfigFields& fields, const char* key, int32_t fallback, int64_t vocab_size) {
   return static_cast<int32_t>(fields.Integer(key, fallback, -1, vocab_size - 1));
 }
 
 // Adds the ids of "eos_token_id", an integer or a list, that are not in the list yet.
-void AddEosTokens(Fields& fields, ModelConfig& config) {
+void AddEosTokens(ConfigFields& fields, ModelConfig& config) {
   const Json* const value = fields.Find("eos_token_id");
   if (value == nullptr) return;
   const Json list = value->is_array() ? *value : Json::array({*value});
@@ -321,31 +342,42 @@ absl::StatusOr<Json> ParseObject(std::string_view text, std::string_view origin)
   return json;
 }
 
-Json IdOrNull(int32_t id) { return id < 0 ? Json() : Json(id); }
-
 }  // namespace
+
+std::string SupportedFamilies() {
+  return absl::StrJoin(kModelFamilies, ", ", [](std::string* out, const ModelFamily& family) {
+    absl::StrAppend(out, std::string(family.model_type), " (", std::string(family.architecture),
+                    ")");
+  });
+}
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, std::string_view origin) {
   TANDEM_ASSIGN_OR_RETURN(const Json object, ParseObject(json, origin));
   const std::string where(origin);
-  Fields fields(object, where);
+  ConfigFields fields(object, where);
   ModelConfig config;
-  ReadFamily(fields, config);
+  const ModelFamily* const family = ReadFamily(fields);
   TANDEM_RETURN_IF_ERROR(fields.status());
-  RefuseUnsupported(fields, config);
-  ReadShape(fields, config);
-  ReadVariants(fields, config);
+  config.model_type = family->model_type;
+  RefuseUnsupported(fields, *family);
+  ReadShape(fields, *family, config);
+  ReadVariants(fields, *family, config);
   TANDEM_RETURN_IF_ERROR(fields.status());
-  TANDEM_RETURN_IF_ERROR(ReadRope(fields, where, config));
+  ReadLayerForms(fields, *family, config);
+  TANDEM_RETURN_IF_ERROR(fields.status());
+  TANDEM_RETURN_IF_ERROR(ReadRope(fields, where, *family, config));
 
-  const bool llama = config.model_type == "llama";
-  const bool names_bos = object.contains("bos_token_id");
-  config.bos_token_id =
-      TokenId(fields, "bos_token_id", llama && !names_bos ? 1 : -1, config.vocab_size);
+  const auto bos =
+      object.contains("bos_token_id") || family->bos >= config.vocab_size ? -1 : family->bos;
+  config.bos_token_id = TokenId(fields, "bos_token_id", bos, config.vocab_size);
   config.pad_token_id = TokenId(fields, "pad_token_id", -1, config.vocab_size);
   AddEosTokens(fields, config);
-  // The default of transformers for a Llama configuration without the field.
-  if (llama && !object.contains("eos_token_id")) config.eos_token_ids = {2};
+  // The defaults of transformers for a configuration without the field.
+  if (!object.contains("eos_token_id")) {
+    for (const int32_t id : family->eos) {
+      if (id >= 0 && id < config.vocab_size) config.eos_token_ids.push_back(id);
+    }
+  }
   TANDEM_RETURN_IF_ERROR(fields.status());
   return config;
 }
@@ -368,58 +400,10 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
   if (absl::IsNotFound(generation.status())) return config;
   TANDEM_RETURN_IF_ERROR(generation.status());
   TANDEM_ASSIGN_OR_RETURN(const Json object, ParseObject(*generation, generation_path));
-  Fields fields(object, generation_path);
+  ConfigFields fields(object, generation_path);
   AddEosTokens(fields, config);
   TANDEM_RETURN_IF_ERROR(fields.status());
   return config;
-}
-
-std::string ModelConfigToJson(const ModelConfig& config, DType dtype) {
-  nlohmann::ordered_json json;
-  for (const Family& family : kFamilies) {
-    if (config.model_type == family.model_type) json["architectures"] = {family.architecture};
-  }
-  json["model_type"] = config.model_type;
-  json["vocab_size"] = config.vocab_size;
-  json["hidden_size"] = config.hidden_size;
-  json["intermediate_size"] = config.intermediate_size;
-  json["num_hidden_layers"] = config.num_layers;
-  json["num_attention_heads"] = config.num_heads;
-  json["num_key_value_heads"] = config.num_kv_heads;
-  json["head_dim"] = config.head_dim;
-  json["hidden_act"] = "silu";
-  json["max_position_embeddings"] = config.max_position_embeddings;
-  json["rms_norm_eps"] = config.rms_norm_eps;
-  json["rope_theta"] = config.rope_theta;
-  json["rope_scaling"] = nullptr;
-  if (config.has_llama3_scaling) {
-    const Llama3RopeScaling& scaling = config.llama3_scaling;
-    json["rope_scaling"] = {
-        {"rope_type", "llama3"},
-        {"factor", scaling.factor},
-        {"low_freq_factor", scaling.low_freq_factor},
-        {"high_freq_factor", scaling.high_freq_factor},
-        {"original_max_position_embeddings", scaling.original_max_position_embeddings}};
-  }
-  json["tie_word_embeddings"] = config.tie_word_embeddings;
-  if (config.model_type != "qwen2") json["attention_bias"] = config.attention_o_bias;
-  if (config.model_type == "llama") {
-    json["mlp_bias"] = config.mlp_bias;
-  } else {
-    json["use_sliding_window"] = false;
-  }
-  json["bos_token_id"] = IdOrNull(config.bos_token_id);
-  json["pad_token_id"] = IdOrNull(config.pad_token_id);
-  json["eos_token_id"] = nullptr;
-  if (config.eos_token_ids.size() == 1) {
-    json["eos_token_id"] = config.eos_token_ids.front();
-  } else if (config.eos_token_ids.size() > 1) {
-    json["eos_token_id"] = config.eos_token_ids;
-  }
-  for (const DTypeSpelling& spelling : kDTypes) {
-    if (spelling.dtype == dtype) json["torch_dtype"] = spelling.name;
-  }
-  return json.dump(2) + "\n";
 }
 
 }  // namespace tandem

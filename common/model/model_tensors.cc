@@ -1,7 +1,8 @@
-// The tensors of a model and its rotary frequencies, derived from its configuration.
+// The tensors of a model and the numbers of its forward that follow from its configuration.
+#include <algorithm>
 #include <cmath>
 #include <map>
-#include <numbers>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -24,29 +25,69 @@ bool IsDerived(const ModelConfig& config, const std::string& name) {
 
 void AppendLayer(const ModelConfig& config, DType dtype, const std::string& layer,
                  std::vector<TensorSpec>& specs) {
-  const int64_t hidden = config.hidden_size;
+  const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
   const int64_t queries = config.num_heads * config.head_dim;
   const int64_t keys = config.num_kv_heads * config.head_dim;
-  const auto vector = [&](const char* name, int64_t size) {
-    specs.push_back({absl::StrCat(layer, name), dtype, {size}});
+  const auto norm = [&](std::string_view name, int64_t size) {
+    if (name.empty()) return;
+    specs.push_back({absl::StrCat(layer, std::string(name), ".weight"), dtype, {size}});
   };
   const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool bias) {
     specs.push_back({absl::StrCat(layer, name, ".weight"), dtype, {out, in}});
     if (bias) specs.push_back({absl::StrCat(layer, name, ".bias"), dtype, {out}});
   };
-  vector("input_layernorm.weight", hidden);
-  linear("self_attn.q_proj", queries, hidden, config.attention_qkv_bias);
-  linear("self_attn.k_proj", keys, hidden, config.attention_qkv_bias);
-  linear("self_attn.v_proj", keys, hidden, config.attention_qkv_bias);
-  if (config.qk_norm) {
-    vector("self_attn.q_norm.weight", config.head_dim);
-    vector("self_attn.k_norm.weight", config.head_dim);
+  norm(config.norms.attention, hidden);
+  if (config.fused_qkv) {
+    linear("self_attn.qkv_proj", queries + 2 * keys, hidden, config.attention_qkv_bias);
+  } else {
+    linear("self_attn.q_proj", queries, hidden, config.attention_qkv_bias);
+    linear("self_attn.k_proj", keys, hidden, config.attention_qkv_bias);
+    linear("self_attn.v_proj", keys, hidden, config.attention_qkv_bias);
+  }
+  if (config.qk_norm != QkNorm::kNone) {
+    const bool per_head = config.qk_norm == QkNorm::kPerHead;
+    norm("self_attn.q_norm", per_head ? config.head_dim : queries);
+    norm("self_attn.k_norm", per_head ? config.head_dim : keys);
   }
   linear("self_attn.o_proj", hidden, queries, config.attention_o_bias);
-  vector("post_attention_layernorm.weight", hidden);
-  linear("mlp.gate_proj", config.intermediate_size, hidden, config.mlp_bias);
-  linear("mlp.up_proj", config.intermediate_size, hidden, config.mlp_bias);
-  linear("mlp.down_proj", hidden, config.intermediate_size, config.mlp_bias);
+  norm(config.norms.attention_out, hidden);
+  norm(config.norms.mlp, hidden);
+  if (config.fused_gate_up) {
+    linear("mlp.gate_up_proj", 2 * inner, hidden, config.mlp_bias);
+  } else {
+    linear("mlp.gate_proj", inner, hidden, config.mlp_bias);
+    linear("mlp.up_proj", inner, hidden, config.mlp_bias);
+  }
+  linear("mlp.down_proj", hidden, inner, config.mlp_bias);
+  norm(config.norms.mlp_out, hidden);
+}
+
+// The first trait that Llama, Qwen2 and Qwen3 do not have; empty: there is none.
+std::string_view UnusualTrait(const ModelConfig& config) {
+  const LayerNormNames plain;
+  const bool has_window = std::ranges::any_of(
+      config.layer_forms, [](const LayerForm& form) { return form.window > 0; });
+  const bool has_nope = std::ranges::any_of(config.layer_forms,
+                                            [](const LayerForm& form) { return !form.has_rotary; });
+  if (has_window) return "a sliding window";
+  if (has_nope) return "layers without rotary embedding";
+  if (config.attention_softcap > 0) return "capped attention scores";
+  if (config.logit_softcap > 0) return "capped logits";
+  if (config.norms.attention != plain.attention || config.norms.mlp != plain.mlp ||
+      !config.norms.attention_out.empty() || !config.norms.mlp_out.empty()) {
+    return "norms in other places";
+  }
+  if (config.qk_norm == QkNorm::kPerProjection) return "norms over whole projections";
+  if (config.norm_offset != 0) return "norm weights with an offset";
+  if (config.embedding_scale != 1) return "scaled embeddings";
+  if (config.query_pre_attn_scalar != 0) return "another attention scale";
+  if (config.activation != Activation::kSilu) return "another activation than silu";
+  if (config.fused_qkv || config.fused_gate_up) return "fused projections";
+  if (config.rotated_elements() != config.head_dim || config.interleaved_rotary) {
+    return "a rotary embedding of a part of the head";
+  }
+  if (config.rope.attention_factor != 1) return "a scaled rotary embedding";
+  return {};
 }
 
 }  // namespace
@@ -101,37 +142,25 @@ absl::StatusOr<std::vector<HostTensor>> MatchModelTensors(const ModelConfig& con
                          count > kNamedProblems ? "; ..." : "");
 }
 
-// theta^(-2 i / D), as in RoFormer (Su et al. 2021). Llama 3's scaling divides low frequencies,
-// whose wavelength exceeds the original context, by `factor`, keeps high ones, and interpolates
-// between them. Every operation is in the same precision and order as in transformers, since an
-// angle is the frequency times a position of up to 10^5, which magnifies differences in the last
-// bits.
-std::vector<float> RotaryInverseFrequencies(const ModelConfig& config) {
-  const auto dim = static_cast<float>(config.head_dim);
-  const Llama3RopeScaling& scaling = config.llama3_scaling;
-  const auto context = static_cast<double>(scaling.original_max_position_embeddings);
-  const auto low_wavelength = static_cast<float>(context / scaling.low_freq_factor);
-  const auto high_wavelength = static_cast<float>(context / scaling.high_freq_factor);
-  const auto factor = static_cast<float>(scaling.factor);
+float ModelConfig::attention_scale() const {
+  const double scalar =
+      query_pre_attn_scalar > 0 ? query_pre_attn_scalar : static_cast<double>(head_dim);
+  return 1.0F / std::sqrt(static_cast<float>(scalar));
+}
 
-  std::vector<float> frequencies(config.head_dim / 2);
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    float f =
-        1.0F / std::pow(static_cast<float>(config.rope_theta), static_cast<float>(2 * i) / dim);
-    if (config.has_llama3_scaling) {
-      const float wavelength = static_cast<float>(2 * std::numbers::pi) / f;
-      if (wavelength > low_wavelength) {
-        f = f / factor;
-      } else if (wavelength >= high_wavelength) {
-        const float smooth = (static_cast<float>(context) / wavelength -
-                              static_cast<float>(scaling.low_freq_factor)) /
-                             static_cast<float>(scaling.high_freq_factor - scaling.low_freq_factor);
-        f = (1.0F - smooth) * f / factor + smooth * f;
-      }
-    }
-    frequencies[i] = f;
+absl::Status CheckPlainDecoder(const ModelConfig& config, std::string_view feature) {
+  const std::string_view trait = UnusualTrait(config);
+  if (trait.empty()) return absl::OkStatus();
+  return Unimplemented(feature, " does not take ", trait, " (model_type ", config.model_type,
+                       "); it takes llama, qwen2 and qwen3 with full attention");
+}
+
+std::vector<RotaryEmbedding> RotaryEmbeddings(const ModelConfig& config) {
+  std::vector<RotaryEmbedding> embeddings = {MakeRotaryEmbedding(config.rope, config.head_dim)};
+  if (config.sliding_rope.has_value()) {
+    embeddings.push_back(MakeRotaryEmbedding(*config.sliding_rope, config.head_dim));
   }
-  return frequencies;
+  return embeddings;
 }
 
 }  // namespace tandem

@@ -133,6 +133,20 @@ TANDEM_INLINE Float ExpLanes(Float x) {
   return mantissa * __builtin_bit_cast(Float, exponent);
 }
 
+// tanh x: a polynomial near 0 and 1 - 2 / (e^2x + 1) elsewhere, as tanhf of Cephes.
+template <typename Int, typename Float>
+TANDEM_INLINE Float TanhLanes(Float x) {
+  const Float size = x < 0.0f ? -x : x;
+  const Float far = 1.0f - 2.0f / (ExpLanes<Int>(size + size) + 1.0f);
+  const Float s = x * x;
+  Float p = s * -5.70498872745e-3f + 2.06390887954e-2f;
+  p = p * s - 5.37397155531e-2f;
+  p = p * s + 1.33314422036e-1f;
+  p = p * s - 3.33332819422e-1f;
+  const Float near = p * s * x + x;
+  return size < 0.625f ? near : (x < 0.0f ? -far : far);
+}
+
 TANDEM_INLINE Vec16 Exp16(Vec16 x) { return ExpLanes<Int16>(x); }
 
 }  // namespace tandem

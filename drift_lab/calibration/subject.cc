@@ -157,7 +157,7 @@ absl::StatusOr<std::string> Subject::ModelFor(const Fault& fault) const {
     return model_;
   ModelConfig config = config_;
   const bool rotary = fault.unmodelled == Unmodelled::kRotaryBase;
-  (rotary ? config.rope_theta : config.rms_norm_eps) *= fault.amount;
+  (rotary ? config.rope.theta : config.rms_norm_eps) *= fault.amount;
   const std::string other =
       absl::StrCat(directory_, rotary ? "/model_rotary_" : "/model_epsilon_", fault.amount);
   std::error_code error;

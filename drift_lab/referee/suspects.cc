@@ -31,9 +31,9 @@ void AddRotary(const ModelConfig& config, std::vector<Suspect>& out) {
                    "compare rope_theta and rope_scaling of the engine with the model's", variant});
   };
   for (const double theta : {1e4, 1e5, 5e5, 1e6}) {
-    const double factor = theta / config.rope_theta;
+    const double factor = theta / config.rope.theta;
     if (std::abs(factor - 1) < 1e-6) continue;
-    add("rope_theta", absl::StrFormat("rope theta %g in place of %g", theta, config.rope_theta),
+    add("rope_theta", absl::StrFormat("rope theta %g in place of %g", theta, config.rope.theta),
         {.rope_theta_factor = factor});
   }
   for (const double scale : {2.0, 4.0, 8.0, 0.5}) {
@@ -76,7 +76,7 @@ void AddAttention(const ModelConfig& config, int64_t longest, std::vector<Suspec
                  "compare the scale of attention",
                  {.attention_scale = 1 / root}});
   out.push_back({"activation", "GELU in place of SiLU", "compare hidden_act", {.gelu = true}});
-  if (config.qk_norm) {
+  if (config.qk_norm != QkNorm::kNone) {
     out.push_back({"qk_norm",
                    "no norms of queries and keys",
                    "the engine runs another architecture",

@@ -33,7 +33,7 @@ struct ExactCase {
 // Grouped queries, query and key norms, and sizes that are not a multiple of a vector.
 void Qwen3Like(ModelConfig& config) {
   config.model_type = "qwen3";
-  config.qk_norm = true;
+  config.qk_norm = QkNorm::kPerHead;
   config.hidden_size = 40;
   config.intermediate_size = 72;
   config.num_heads = 6;

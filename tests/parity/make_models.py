@@ -3,8 +3,8 @@
 
     python make_models.py --kind llama --out DIR --seed 0 [--untied] [--shards] [--dtype bf16]
 
-Kinds: qwen2 (q/k/v bias), qwen3 (q/k norm, head_dim different from hidden / heads), llama (llama3 rotary scaling). All have
-grouped queries. The weights are wide enough for peaked distributions, so that errors of a forward pass show in the log-probs.
+Kinds: qwen2 (q/k/v bias), qwen3 (q/k norm, head_dim different from hidden / heads), llama (llama3 rotary scaling), and those of
+MORE_KINDS, one for each other family and rotary scaling. All have grouped queries. The weights are wide enough for peaked distributions, so that errors of a forward pass show in the log-probs.
 The same arguments give the same weights.
 """
 import argparse
@@ -16,6 +16,8 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 KINDS = ("qwen2", "qwen3", "llama")
+MORE_KINDS = ("mistral", "gemma2", "gemma3", "phi3", "olmo2", "smollm3", "glm4", "qwen2-window", "qwen3-yarn", "llama-linear",
+              "phi3-longrope")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SMOLLM2 = pathlib.Path(__file__).resolve().parent.parent / "testdata" / "smollm2-tokenizer"
 SMOLLM2_VOCAB = 49152
@@ -28,6 +30,29 @@ SHAPE = dict(vocab_size=384, hidden_size=64, intermediate_size=112, num_hidden_l
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+# Windows shorter than the sequences of the tests, and caps that bend scores and logits.
+GEMMA = {"head_dim": 24, "query_pre_attn_scalar": 20, "sliding_window": 24, "pad_token_id": 0}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 256, "short_factor": [1.0, 1.1, 1.3, 1.5, 2.0, 2.5],
+            "long_factor": [1.0, 2.0, 3.0, 4.0, 6.0, 8.0]}
+
+# kind -> (configuration class, fields)
+MORE_CONFIGS = {
+    "mistral": ("MistralConfig", {"head_dim": 24, "sliding_window": 40}),
+    "gemma2": ("Gemma2Config", {**GEMMA, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}),
+    "gemma3": ("Gemma3TextConfig", {**GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                                    "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    "phi3": ("Phi3Config", {"sliding_window": 100}),
+    "olmo2": ("Olmo2Config", {}),
+    "smollm3": ("SmolLM3Config", {"no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 32}),
+    "glm4": ("Glm4Config", {"head_dim": 24}),
+    "qwen2-window": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 30, "max_window_layers": 1}),
+    "qwen3-yarn": ("Qwen3Config", {"head_dim": 24, "rope_parameters": dict(YARN)}),
+    "llama-linear": ("LlamaConfig", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
+    "phi3-longrope": ("Phi3Config", {"original_max_position_embeddings": 256, "rope_parameters": dict(LONGROPE)}),
+}
 
 TRAINING_TEXT = (
     "the quick brown fox jumps over the lazy dog, and what is 12 * 34? answer with just a number. "
@@ -43,7 +68,10 @@ def make_config(kind, **overrides):
         return transformers.Qwen3Config(**{"head_dim": 24, **shape})
     if kind == "llama":
         return transformers.LlamaConfig(**{"rope_parameters": dict(LLAMA3), **shape})
-    raise ValueError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
+    if kind in MORE_KINDS:
+        name, fields = MORE_CONFIGS[kind]
+        return getattr(transformers, name)(**{**shape, **fields, **overrides})
+    raise ValueError(f"kind {kind!r} is not one of {', '.join(KINDS + MORE_KINDS)}")
 
 
 def randomise(model, seed):
@@ -103,7 +131,7 @@ def make_model(kind, directory, seed=0, *, dtype="fp32", shards=False, **overrid
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--kind", choices=KINDS, required=True)
+    parser.add_argument("--kind", choices=KINDS + MORE_KINDS, required=True)
     parser.add_argument("--out", required=True, metavar="DIR")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--untied", action="store_true", help="an lm_head of its own")

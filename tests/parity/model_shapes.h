@@ -14,7 +14,7 @@ inline void Qwen2Like(ModelConfig& config) {
 
 inline void Qwen3Like(ModelConfig& config) {
   config.model_type = "qwen3";
-  config.qk_norm = true;
+  config.qk_norm = QkNorm::kPerHead;
   config.head_dim = 24;
 }
 

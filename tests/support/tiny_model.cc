@@ -55,7 +55,7 @@ ModelConfig TinyModelConfig() {
   config.head_dim = 8;
   config.max_position_embeddings = 256;
   config.rms_norm_eps = 1e-5;
-  config.rope_theta = 10000;
+  config.rope.theta = 10000;
   config.tie_word_embeddings = true;
   config.eos_token_ids = {2};
   config.bos_token_id = 1;

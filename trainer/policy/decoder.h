@@ -17,7 +17,8 @@
 namespace tandem::trainer {
 
 struct DecoderLayer {
-  NormLayer input_norm, post_attention_norm;
+  // ModelConfig::norms, with their offset added; undefined weights where the model has none.
+  NormLayer attention_norm, attention_out_norm, mlp_norm, mlp_out_norm;
   LinearLayer q_proj, k_proj, v_proj, o_proj;
   NormLayer q_norm, k_norm;  // undefined weights unless the model has them
   LinearLayer gate_proj, up_proj, down_proj;
@@ -25,27 +26,29 @@ struct DecoderLayer {
 
 struct DecoderWeights {
   ModelConfig config;
-  std::vector<float> inverse_frequencies;  // [D / 2]
-  at::Tensor embedding, embedding_grad;    // [V, E] float32
+  std::vector<RotaryEmbedding> rotary;   // RotaryEmbeddings of the model
+  at::Tensor embedding, embedding_grad;  // [V, E] float32
   std::vector<DecoderLayer> layers;
   NormLayer final_norm;
   LinearLayer head;  // [V, E]; the embedding's tensor when tied
 };
 
 // The values that the backward pass of one layer reads. Values that are cheap to compute (outputs
-// of norms and of SwiGLU) are not kept; the backward pass computes them again.
+// of norms and of the gated unit) are not kept; the backward pass computes them again.
 struct LayerTape {
   at::Tensor input, input_rstd;             // [T, E], [T]
   at::Tensor q_raw, k_raw, q_rstd, k_rstd;  // before q/k norm; undefined without
   at::Tensor q, k, v;                       // [T, H * D], [T, KV * D]; after the rotary embedding
   Attention attention;
-  at::Tensor middle, middle_rstd;  // [T, E] after attention's residual
-  at::Tensor gate, up;             // [T, intermediate]
+  at::Tensor attended, attended_rstd;  // [T, E] what attention_out_norm reads; undefined without
+  at::Tensor middle, middle_rstd;      // [T, E] after attention's residual
+  at::Tensor gate, up;                 // [T, intermediate]
+  at::Tensor mlp_out, mlp_out_rstd;    // [T, E] what mlp_out_norm reads; undefined without
 };
 
 // Tables of a row that every layer reads, made once.
 struct RowTables {
-  RotaryTable rotary;
+  std::vector<RotaryTable> rotary;  // of DecoderWeights::rotary
   std::shared_ptr<const AttentionPlan> attention;
 };
 

@@ -18,8 +18,10 @@
 #include <string>
 #include <vector>
 
+#include "common/model/model_config.h"
 #include "common/tensor/packed_matrix.h"
 #include "trainer/experience/packed_rows.h"
+#include "trainer/policy/attention_form.h"
 #include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {
@@ -34,6 +36,8 @@ struct LinearLayer {
   // bfloat16 values in a float32 weight: inputs are rounded to bfloat16 and multiplied in fp32. For
   // machines whose bfloat16 products are emulated, at a fifth of the speed.
   bool round_inputs = false;
+  // A head's logits y become softcap tanh(y / softcap); 0: they stay.
+  float softcap = 0;
   // Set in `exact` mode: the forward product is the engine's (exact_ops.h), over this weight.
   std::shared_ptr<const PackedMatrix> exact;
   bool exact_rounds_inputs = false;
@@ -50,12 +54,13 @@ struct Normed {
   at::Tensor rstd;   // [rows] float32
 };
 
-// Cosines and sines of the row's positions, [T, D / 2] float32.
+// Cosines and sines of the row's positions, times RotaryEmbedding::scale, [T, rotated / 2] float32.
 struct RotaryTable {
   at::Tensor cosine, sine;
   at::Tensor minus_sine;  // where kernels turn gradients back by it
   // Their inputs, for an implementation whose kernels compute the cosines and sines again.
-  at::Tensor positions, inverse_frequencies;  // [T] int32, [D / 2] float32
+  at::Tensor positions, inverse_frequencies;  // [T] int32, [rotated / 2] float32
+  bool interleaved = false;                   // RotationForm::interleaved
 };
 
 // A projection's heads as attention takes them.
@@ -71,9 +76,6 @@ struct AttentionPlan {
   const std::vector<Segment> segments;
 };
 
-struct HeadCounts {
-  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
-};
 struct Attention {
   at::Tensor out;  // [T, H * D]
   at::Tensor lse;  // float32, as the implementation lays it out
@@ -129,19 +131,25 @@ class LayerOps {
                                const at::Tensor& value_grad, at::Tensor& x_grad) const = 0;
 
   virtual RotaryTable MakeRotaryTable(std::span<const int32_t> positions,
-                                      std::span<const float> inverse_frequencies) const = 0;
-  // Norm of each head's query or key (Qwen3; a layer without a weight: none), then the rotary
-  // embedding. May overwrite `projected` [T, H * D] when there is no norm.
+                                      const RotaryEmbedding& embedding, bool interleaved) const = 0;
+  // Norm of queries or keys, over each head or over all of them, by the size of the weight (a layer
+  // without one: none), then the rotary embedding. May overwrite `projected` [T, H * D] when there
+  // is no norm.
   virtual RotatedHeads NormAndRotate(const NormLayer& norm, double eps, int64_t num_heads,
                                      const RotaryTable& table, at::Tensor projected) const;
   // In place.
   virtual void Rotate(at::Tensor& x, int64_t num_heads, const RotaryTable& table,
                       bool backward) const = 0;
 
-  virtual at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) const = 0;
+  // f(gate) * up for the function f of the activation.
+  virtual at::Tensor GatedUnit(Activation activation, const at::Tensor& gate,
+                               const at::Tensor& up) const = 0;
   // Overwrites gate and up with their gradients.
-  virtual void SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate,
-                              at::Tensor& up) const = 0;
+  virtual void GatedUnitBackward(Activation activation, const at::Tensor& out_grad,
+                                 at::Tensor& gate, at::Tensor& up) const = 0;
+
+  // x -> cap tanh(x / cap), in place; float32.
+  virtual void SoftCap(at::Tensor& x, float cap) const = 0;
 
   // The result is for Attend and AttendBackward of the same implementation.
   virtual std::shared_ptr<const AttentionPlan> PlanAttention(
@@ -150,11 +158,11 @@ class LayerOps {
   // q [T, H * D], k and v [T, KV * D], after the rotary embedding. k and v may be rounded: they are
   // to be handed to the backward pass as they are left.
   virtual Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                           const AttentionPlan& plan, const HeadCounts& heads) const = 0;
+                           const AttentionPlan& plan, const AttentionForm& form) const = 0;
   virtual AttentionGrads AttendBackward(const at::Tensor& q, const at::Tensor& k,
                                         const at::Tensor& v, const Attention& attention,
                                         const at::Tensor& out_grad, const AttentionPlan& plan,
-                                        const HeadCounts& heads) const = 0;
+                                        const AttentionForm& form) const = 0;
 
   // hidden [R, E] float32 -> logits [R, V] float32. Backward: LinearBackward.
   virtual at::Tensor Logits(const LinearLayer& head, const at::Tensor& hidden) const = 0;

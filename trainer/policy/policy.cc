@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,6 +83,7 @@ at::Tensor OfTargets(const at::Tensor& of_row, const std::vector<int64_t>& posit
 
 // The inputs that the kernels of a device take.
 absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype, bool exact) {
+  TANDEM_RETURN_IF_ERROR(CheckPlainDecoder(config, "trainer.device cuda"));
   const bool flash = dtype == ComputeDType::kBf16 || exact;
   if (flash && (config.head_dim % 8 != 0 || config.head_dim > 256)) {
     return Unimplemented(
@@ -158,6 +160,14 @@ class ScoreNode : public torch::autograd::Node {
 }  // namespace
 
 struct Policy::Impl {
+  // Rows [begin, end) of a parameter that joins several projections; end 0: all of any parameter.
+  struct Rows {
+    int64_t begin = 0, end = 0;
+
+    at::Tensor Of(const at::Tensor& parameter) const {
+      return end == 0 ? parameter : parameter.narrow(0, begin, end - begin);
+    }
+  };
   // Where a parameter is used: the tensor the decoder reads and the gradient it adds to.
   struct Use {
     size_t parameter;
@@ -166,6 +176,8 @@ struct Policy::Impl {
     LinearLayer* linear;  // set for a linear layer's weight
     bool is_head;         // whose product is fp32 whatever the compute dtype
     size_t stage;         // of a pass that reads the weight and adds to the gradient
+    Rows rows;            // of the parameter
+    float offset;         // added to a norm's weight
   };
 
   ModelConfig config;
@@ -186,7 +198,7 @@ struct Policy::Impl {
   bool checkpoint_activations = false;
   at::Tensor rounding_buffer;  // bf16, as large as the largest weight that was rounded through it
 
-  void Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
+  Use& Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
             LinearLayer* linear = nullptr, bool is_head = false);
   void BindLayer(int64_t index, DecoderLayer& layer);
   void BindAll();
@@ -210,36 +222,59 @@ struct Policy::Impl {
 };
 
 // ModelTensors, which made the parameters, has every name that is bound.
-void Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
-                        LinearLayer* linear, bool is_head) {
+Policy::Impl::Use& Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
+                                      LinearLayer* linear, bool is_head) {
   const auto found = std::ranges::find(parameters, name, &NamedParameter::name);
   TANDEM_CHECK(found != parameters.end());
   uses.push_back({static_cast<size_t>(found - parameters.begin()), &weight, &grad, linear, is_head,
-                  binding_stage});
+                  binding_stage, Rows(), 0});
+  return uses.back();
 }
 
 void Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
   const std::string prefix = absl::StrCat("model.layers.", index, ".");
-  const auto norm = [&](const char* name, NormLayer& target) {
-    Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad);
+  const auto norm = [&](std::string_view name, NormLayer& target) {
+    if (name.empty()) return;
+    Bind(absl::StrCat(prefix, std::string(name), ".weight"), target.weight, target.weight_grad)
+        .offset = config.norm_offset;
   };
-  const auto linear = [&](const char* name, bool has_bias, LinearLayer& target) {
-    Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad, &target);
-    if (has_bias) Bind(absl::StrCat(prefix, name, ".bias"), target.bias, target.bias_grad);
+  const auto linear = [&](const char* name, bool has_bias, LinearLayer& target, Rows rows = {}) {
+    Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad, &target).rows =
+        rows;
+    if (!has_bias) return;
+    Bind(absl::StrCat(prefix, name, ".bias"), target.bias, target.bias_grad).rows = rows;
   };
-  norm("input_layernorm", layer.input_norm);
-  linear("self_attn.q_proj", config.attention_qkv_bias, layer.q_proj);
-  linear("self_attn.k_proj", config.attention_qkv_bias, layer.k_proj);
-  linear("self_attn.v_proj", config.attention_qkv_bias, layer.v_proj);
+  norm(config.norms.attention, layer.attention_norm);
+  const int64_t queries = config.num_heads * config.head_dim;
+  const int64_t keys = config.num_kv_heads * config.head_dim;
+  const bool qkv_bias = config.attention_qkv_bias;
+  if (config.fused_qkv) {
+    const char* const name = "self_attn.qkv_proj";
+    linear(name, qkv_bias, layer.q_proj, {0, queries});
+    linear(name, qkv_bias, layer.k_proj, {queries, queries + keys});
+    linear(name, qkv_bias, layer.v_proj, {queries + keys, queries + 2 * keys});
+  } else {
+    linear("self_attn.q_proj", qkv_bias, layer.q_proj);
+    linear("self_attn.k_proj", qkv_bias, layer.k_proj);
+    linear("self_attn.v_proj", qkv_bias, layer.v_proj);
+  }
   linear("self_attn.o_proj", config.attention_o_bias, layer.o_proj);
-  if (config.qk_norm) {
+  if (config.qk_norm != QkNorm::kNone) {
     norm("self_attn.q_norm", layer.q_norm);
     norm("self_attn.k_norm", layer.k_norm);
   }
-  norm("post_attention_layernorm", layer.post_attention_norm);
-  linear("mlp.gate_proj", config.mlp_bias, layer.gate_proj);
-  linear("mlp.up_proj", config.mlp_bias, layer.up_proj);
+  norm(config.norms.attention_out, layer.attention_out_norm);
+  norm(config.norms.mlp, layer.mlp_norm);
+  const int64_t inner = config.intermediate_size;
+  if (config.fused_gate_up) {
+    linear("mlp.gate_up_proj", config.mlp_bias, layer.gate_proj, {0, inner});
+    linear("mlp.gate_up_proj", config.mlp_bias, layer.up_proj, {inner, 2 * inner});
+  } else {
+    linear("mlp.gate_proj", config.mlp_bias, layer.gate_proj);
+    linear("mlp.up_proj", config.mlp_bias, layer.up_proj);
+  }
   linear("mlp.down_proj", config.mlp_bias, layer.down_proj);
+  norm(config.norms.mlp_out, layer.mlp_out_norm);
 }
 
 void Policy::Impl::BindAll() {
@@ -252,10 +287,12 @@ void Policy::Impl::BindAll() {
     BindLayer(i, weights.layers[static_cast<size_t>(i)]);
   }
   binding_stage = 0;
-  Bind("model.norm.weight", weights.final_norm.weight, weights.final_norm.weight_grad);
+  Bind("model.norm.weight", weights.final_norm.weight, weights.final_norm.weight_grad).offset =
+      config.norm_offset;
   weights.final_norm.in_fp32 = true;
   Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head.weight,
        weights.head.weight_grad, &weights.head, /*is_head=*/true);
+  weights.head.softcap = config.logit_softcap;
 }
 
 void Policy::Impl::FindStages() {
@@ -264,7 +301,9 @@ void Policy::Impl::FindStages() {
   uses_of.resize(count);
   is_current.resize(count, false);
   for (size_t i = 0; i < uses.size(); ++i) {
-    stages[uses[i].stage].push_back(uses[i].parameter);
+    std::vector<size_t>& of_stage = stages[uses[i].stage];
+    const size_t parameter = uses[i].parameter;  // one that joins projections has several uses
+    if (of_stage.empty() || of_stage.back() != parameter) of_stage.push_back(parameter);
     uses_of[uses[i].stage].push_back(i);
   }
 }
@@ -317,12 +356,12 @@ void Policy::Impl::RefreshWeight(const Use& use) {
   const bool on_cpu = device == Device::kCpu, emulated = on_cpu && !HasFastBf16();
   const bool bf16 = dtype == ComputeDType::kBf16, exact = numerics == Numerics::kExact;
   const bool in_bf16 = bf16 && use.linear != nullptr && !(on_cpu && use.is_head);
-  at::Tensor weight = parameters[use.parameter].master.detach();
+  at::Tensor weight = use.rows.Of(parameters[use.parameter].master.detach());
   if (on_cpu && use.is_head && trainable && bf16 && !emulated) {
     use.linear->backward_weight = weight.to(at::kBFloat16);
   }
   if (bf16 && exact) {
-    weight = AsPushed(parameters[use.parameter]);
+    weight = use.rows.Of(AsPushed(parameters[use.parameter]));
   } else if (in_bf16) {
     weight = emulated ? RoundedToBf16(weight) : weight.to(at::kBFloat16);
   }
@@ -332,6 +371,7 @@ void Policy::Impl::RefreshWeight(const Use& use) {
   }
   if (in_bf16) use.linear->round_inputs = emulated;
   *use.weight = in_bf16 && !emulated ? weight : weight.to(at::kFloat);
+  if (use.offset != 0) *use.weight = use.weight->add(use.offset);
 }
 
 void Policy::Impl::PrepareGrads() {
@@ -339,7 +379,7 @@ void Policy::Impl::PrepareGrads() {
     at::Tensor& grad = parameter.master.mutable_grad();
     if (!grad.defined()) grad = at::zeros_like(parameter.master);
   }
-  for (const Use& use : uses) *use.grad = parameters[use.parameter].master.grad();
+  for (const Use& use : uses) *use.grad = use.rows.Of(parameters[use.parameter].master.grad());
 }
 
 FinalRows Policy::Impl::TakeFinal(const at::Tensor& hidden, std::span<const int64_t> rows) const {
@@ -444,7 +484,7 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig
     impl->trainable = trainable;
     impl->numerics = numerics;
     impl->weights.config = config;
-    impl->weights.inverse_frequencies = RotaryInverseFrequencies(config);
+    impl->weights.rotary = RotaryEmbeddings(config);
     for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
       at::Tensor master =
           at::empty(spec.shape, at::TensorOptions(at::kFloat).device(impl->ops->device()));

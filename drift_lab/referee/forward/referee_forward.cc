@@ -91,10 +91,10 @@ class Player {
         variant_(variant),
         dtype_(variant.precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat),
         eps_(variant.rms_norm_eps >= 0 ? variant.rms_norm_eps : config_.rms_norm_eps) {
-    const std::vector<float> own = RotaryInverseFrequencies(config_);
-    for (size_t i = 0; i < own.size(); ++i) {
+    const RotaryEmbedding own = MakeRotaryEmbedding(config_.rope, config_.head_dim);
+    for (size_t i = 0; i < own.inverse_frequencies.size(); ++i) {
       const double part = 2.0 * static_cast<double>(i) / static_cast<double>(config_.head_dim);
-      frequencies_.push_back(own[i] * std::pow(variant.rope_theta_factor, -part));
+      frequencies_.push_back(own.inverse_frequencies[i] * std::pow(variant.rope_theta_factor, -part));
     }
   }
 
@@ -256,7 +256,7 @@ at::Tensor Player::Attention(int64_t layer, const std::vector<PlayedRow>& rows,
   };
   at::Tensor q = heads("q_proj", config_.num_heads), k = heads("k_proj", config_.num_kv_heads);
   at::Tensor v = heads("v_proj", config_.num_kv_heads);
-  if (config_.qk_norm && !variant_.unnormed_qk) {
+  if (config_.qk_norm != QkNorm::kNone && !variant_.unnormed_qk) {
     q = Norm(q, Mixed(absl::StrCat(prefix, "q_norm.weight"), IsOther(layer)));
     k = Norm(k, Mixed(absl::StrCat(prefix, "k_norm.weight"), IsOther(layer)));
   }

@@ -101,6 +101,7 @@ absl::StatusOr<std::unique_ptr<RefereeModel>> RefereeModel::Load(const std::stri
   std::unique_ptr<RefereeModel> out(new RefereeModel());
   TANDEM_ASSIGN_OR_RETURN(out->directory_, ResolveModelDirectory(model));
   TANDEM_ASSIGN_OR_RETURN(out->config_, ReadModelConfig(out->directory_));
+  TANDEM_RETURN_IF_ERROR(CheckPlainDecoder(out->config_, "the replay of causes by a model"));
   TANDEM_ASSIGN_OR_RETURN(out->tensors_, LoadTensors(out->config_, out->directory_));
   out->shards_ = ShardsOf(out->directory_);
   if (other.empty()) return out;

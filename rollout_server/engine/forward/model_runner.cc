@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 namespace tandem::rollout {
 namespace {
@@ -23,6 +25,10 @@ int64_t KvBytes(ComputeDType dtype) { return dtype == ComputeDType::kBf16 ? 2 : 
 // How many key heads (and as many value heads) a cache holds, over all layers and tokens.
 int64_t CachedHeads(const ModelConfig& config, int64_t num_blocks) {
   return config.num_layers * num_blocks * config.num_kv_heads * kBlock;
+}
+
+bool HasOutputNorms(const ModelConfig& config) {
+  return !config.norms.attention_out.empty() || !config.norms.mlp_out.empty();
 }
 
 void RoundIfAsked(float* values, int64_t n, int bits) {
@@ -49,9 +55,13 @@ ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t 
       kernels_(ForwardKernelsFor(instruction_set)),
       round_(dtype == ComputeDType::kBf16),
       operand_type_(round_ ? RoundedOperandType(instruction_set) : OperandType::kFp32),
-      inverse_frequencies_(RotaryInverseFrequencies(config)),
+      gated_unit_(kernels_.GatedUnit(config.activation)),
+      attention_scale_(config.attention_scale()),
       team_(num_threads),
       scratch_(num_threads) {
+  for (RotaryEmbedding& embedding : RotaryEmbeddings(config)) {
+    rotary_.push_back({std::move(embedding), {}, {}});
+  }
   const int64_t heads = CachedHeads(config, num_blocks);
   keys_ = AlignedBuffer(heads * config.head_dim * KvBytes(dtype));
   values_ = AlignedBuffer(heads * PaddedHeadDim(config.head_dim) * KvBytes(dtype));
@@ -83,11 +93,14 @@ void ModelRunner::Prepare(std::span<const TokenInput> inputs) {
   const int64_t n = static_cast<int64_t>(inputs.size());
   if (n > capacity_) {
     capacity_ = n;
-    const int64_t half = config_.head_dim / 2, operand = OperandBytes(operand_type_);
+    const int64_t operand = OperandBytes(operand_type_);
     const int64_t heads = config_.num_heads + 2 * config_.num_kv_heads;
     hidden_ = AlignedBuffer(n * config_.hidden_size * 4);
-    cosines_ = AlignedBuffer(n * half * 4);
-    sines_ = AlignedBuffer(n * half * 4);
+    for (Rotary& rotary : rotary_) {
+      rotary.cosines = AlignedBuffer(n * rotary.embedding.rotated() / 2 * 4);
+      rotary.sines = AlignedBuffer(n * rotary.embedding.rotated() / 2 * 4);
+    }
+    if (HasOutputNorms(config_)) product_ = AlignedBuffer(n * WholeTiles(config_.hidden_size) * 4);
     qkv_ = AlignedBuffer(n * WholeTiles(heads * config_.head_dim) * 4);
     normed_ = AlignedBuffer(n * config_.hidden_size * operand);
     attended_ = AlignedBuffer(n * config_.num_heads * config_.head_dim * operand);
@@ -114,16 +127,26 @@ void ModelRunner::Prepare(std::span<const TokenInput> inputs) {
   }
 }
 
+void ModelRunner::Embed(const ModelWeights& weights, int64_t token_id, int64_t row) {
+  float* hidden = hidden_.as<float>() + row * config_.hidden_size;
+  weights.embeddings().CopyColumn(token_id, hidden);
+  if (config_.embedding_scale == 1) return;
+  for (int64_t i = 0; i < config_.hidden_size; ++i) hidden[i] *= config_.embedding_scale;
+}
+
 void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
-  const int64_t half = static_cast<int64_t>(inverse_frequencies_.size());
-  float* cosines = cosines_.as<float>() + row * half;
-  float* sines = sines_.as<float>() + row * half;
-  for (int64_t i = 0; i < half; ++i) {
-    const float angle =
-        RoundedToBits(static_cast<float>(inputs[row].position) * inverse_frequencies_[i],
-                      arithmetic_.precision.rotary_bits);
-    cosines[i] = std::cos(angle);
-    sines[i] = std::sin(angle);
+  for (Rotary& rotary : rotary_) {
+    const RotaryEmbedding& embedding = rotary.embedding;
+    const int64_t half = embedding.rotated() / 2;
+    float* cosines = rotary.cosines.as<float>() + row * half;
+    float* sines = rotary.sines.as<float>() + row * half;
+    for (int64_t i = 0; i < half; ++i) {
+      const float angle =
+          RoundedToBits(static_cast<float>(inputs[row].position) * embedding.inverse_frequencies[i],
+                        arithmetic_.precision.rotary_bits);
+      cosines[i] = std::cos(angle) * embedding.scale;
+      sines[i] = std::sin(angle) * embedding.scale;
+    }
   }
 }
 
@@ -133,13 +156,19 @@ void ModelRunner::StoreBody(float* values, int64_t n, void* out) const {
   StoreOperand(set_, values, n, round_, operand_type_, out);
 }
 
-// RMS norm: hidden -> normed, as the operand of the next linear layer.
-void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t rows) {
+// RMS norm: hidden -> normed, as the operand of the next linear layer. Without a weight the values
+// stay.
+void ModelRunner::Norm(ThreadTeam::Member& member, const std::vector<float>& weight, int64_t rows) {
   const int64_t width = config_.hidden_size;
   float* scratch = scratch_[member.index()].data();
   member.ForEach(rows, [&](int64_t row) {
-    kernels_.rms_norm(hidden_.as<float>() + row * width, weight, width,
-                      static_cast<float>(config_.rms_norm_eps), scratch);
+    const float* hidden = hidden_.as<float>() + row * width;
+    if (weight.empty()) {
+      std::copy_n(hidden, width, scratch);
+    } else {
+      kernels_.rms_norm(hidden, weight.data(), width, static_cast<float>(config_.rms_norm_eps),
+                        scratch);
+    }
     StoreBody(scratch, width, OperandRow(normed_, row, width));
   });
 }
@@ -187,16 +216,27 @@ void AddBias(const std::vector<float>& bias, int64_t tile, int64_t rows, float* 
 
 }  // namespace
 
-// hidden += x W + b.
+// hidden += x W + b, or the norm of that.
 void ModelRunner::AddProduct(ThreadTeam::Member& member, const LinearWeights& weights,
-                             const PackedMatrix& following, const Operand& x, int64_t rows) {
-  const int64_t width = config_.hidden_size;
-  Multiply(member, weights.matrix, following, x, rows, nullptr, 0,
+                             const std::vector<float>& out_norm, const PackedMatrix& following,
+                             const Operand& x, int64_t rows) {
+  const int64_t width = config_.hidden_size, stride_out = WholeTiles(width);
+  const bool normed = !out_norm.empty();
+  Multiply(member, weights.matrix, following, x, rows, normed ? product_.as<float>() : nullptr,
+           stride_out,
            [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
              AddBias(weights.bias, tile, count, values, stride);
+             if (normed) return;
              kernels_.add_rows(values, stride, count, std::min(kTile, width - tile * kTile),
                                hidden_.as<float>() + row * width + tile * kTile, width);
            });
+  if (!normed) return;
+  member.ForEach(rows, [&](int64_t row) {
+    float* product = product_.as<float>() + row * stride_out;
+    kernels_.rms_norm(product, out_norm.data(), width, static_cast<float>(config_.rms_norm_eps),
+                      product);
+    kernels_.add_rows(product, stride_out, 1, width, hidden_.as<float>() + row * width, width);
+  });
 }
 
 // Rounds one head's key or value before it is written.
@@ -208,28 +248,38 @@ void ModelRunner::RoundKv(float* values, int64_t position) const {
   }
 }
 
-// Normalises (Qwen3) and rotates queries and keys in place, scales queries, and stores keys and
-// values.
+// The RMS norm of each head, or of all heads as one row, in place, where the model has one.
+void ModelRunner::NormHeads(const std::vector<float>& weight, int64_t heads, float* values) const {
+  if (weight.empty()) return;
+  const int64_t width = std::ssize(weight), rows = heads * config_.head_dim / width;
+  for (int64_t r = 0; r < rows; ++r) {
+    kernels_.rms_norm(values + r * width, weight.data(), width,
+                      static_cast<float>(config_.rms_norm_eps), values + r * width);
+  }
+}
+
+// Normalises and rotates queries and keys in place, scales queries, and stores keys and values.
 template <typename Kv>
-void ModelRunner::RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>& cache,
-                                 const TokenInput& input, int64_t row) {
+void ModelRunner::RotateAndStore(const LayerWeights& weights, const LayerForm& form,
+                                 const KvLayer<Kv>& cache, const TokenInput& input, int64_t row) {
   const int64_t d = config_.head_dim, heads = config_.num_heads, kv_heads = config_.num_kv_heads;
-  const float eps = static_cast<float>(config_.rms_norm_eps);
-  const float* cosine = cosines_.as<float>() + row * (d / 2);
-  const float* sine = sines_.as<float>() + row * (d / 2);
+  const Rotary& rotary = rotary_[form.sliding_rope ? 1 : 0];
+  const int64_t half = rotary.embedding.rotated() / 2;
+  const RotationForm rotation = {form.has_rotary ? 2 * half : 0, config_.interleaved_rotary};
+  const float* cosine = rotary.cosines.as<float>() + row * half;
+  const float* sine = rotary.sines.as<float>() + row * half;
   float* queries = qkv_.as<float>() + row * WholeTiles((heads + 2 * kv_heads) * d);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  float* keys = queries + heads * d;
+  NormHeads(weights.q_norm, heads, queries);
+  NormHeads(weights.k_norm, kv_heads, keys);
   for (int64_t h = 0; h < heads; ++h) {
-    float* query = queries + h * d;
-    if (config_.qk_norm) kernels_.rms_norm(query, weights.q_norm.data(), d, eps, query);
-    kernels_.rotate(query, cosine, sine, d, scale);
+    kernels_.rotate(queries + h * d, cosine, sine, d, rotation, attention_scale_);
   }
   const int64_t block = (*input.blocks)[input.position / kBlock], slot = input.position % kBlock;
   for (int64_t h = 0; h < kv_heads; ++h) {
-    float* key = queries + (heads + h) * d;
-    float* value = queries + (heads + kv_heads + h) * d;
-    if (config_.qk_norm) kernels_.rms_norm(key, weights.k_norm.data(), d, eps, key);
-    kernels_.rotate(key, cosine, sine, d, 1.0f);
+    float* key = keys + h * d;
+    float* value = keys + (kv_heads + h) * d;
+    kernels_.rotate(key, cosine, sine, d, rotation, 1.0f);
     RoundKv(key, input.position);
     RoundKv(value, input.position);
     kernels_.WriteKv<Kv>()(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
@@ -237,8 +287,8 @@ void ModelRunner::RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>&
 }
 
 template <typename Kv>
-void ModelRunner::Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
-                         std::span<const TokenInput> inputs) {
+void ModelRunner::Attend(ThreadTeam::Member& member, const LayerForm& form,
+                         const KvLayer<Kv>& cache, std::span<const TokenInput> inputs) {
   const int64_t d = config_.head_dim, kv_heads = config_.num_kv_heads;
   const int64_t group = config_.num_heads / kv_heads;
   const int64_t qkv_width = WholeTiles((config_.num_heads + 2 * kv_heads) * d);
@@ -255,6 +305,8 @@ void ModelRunner::Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
     task.num_heads = group;
     task.head_dim = d;
     task.first_position = inputs[run.first].position;
+    task.window = form.window;
+    task.softcap = config_.attention_softcap;
     task.layer = cache;
     task.kv_head = h;
     task.blocks = inputs[run.first].blocks->data();
@@ -272,24 +324,25 @@ template <typename Kv>
 void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const ModelWeights& all,
                            std::span<const TokenInput> inputs) {
   const LayerWeights& weights = all.layers[index];
+  const LayerForm form = config_.layer(index);
   const PackedMatrix& after =
       index + 1 < config_.num_layers ? all.layers[index + 1].qkv.matrix : all.head;
   const int64_t n = static_cast<int64_t>(inputs.size());
   const KvLayer<Kv> cache = Cache<Kv>(index);
   const int64_t qkv_columns = (config_.num_heads + 2 * config_.num_kv_heads) * config_.head_dim;
 
-  Norm(member, weights.input_norm.data(), n);
+  Norm(member, weights.attention_norm, n);
   Multiply(member, weights.qkv.matrix, weights.o.matrix, AsOperand(normed_, config_.hidden_size), n,
            qkv_.as<float>(), WholeTiles(qkv_columns),
            [&](int64_t tile, int64_t, int64_t count, float* values, int64_t stride) {
              AddBias(weights.qkv.bias, tile, count, values, stride);
            });
-  member.ForEach(n, [&](int64_t row) { RotateAndStore(weights, cache, inputs[row], row); });
-  Attend(member, cache, inputs);
-  AddProduct(member, weights.o, weights.gate_up.matrix,
+  member.ForEach(n, [&](int64_t row) { RotateAndStore(weights, form, cache, inputs[row], row); });
+  Attend(member, form, cache, inputs);
+  AddProduct(member, weights.o, weights.attention_out_norm, weights.gate_up.matrix,
              AsOperand(attended_, config_.num_heads * config_.head_dim), n);
 
-  Norm(member, weights.post_norm.data(), n);
+  Norm(member, weights.mlp_norm, n);
   const int64_t width = config_.intermediate_size;
   Multiply(member, weights.gate_up.matrix, weights.down.matrix,
            AsOperand(normed_, config_.hidden_size), n, nullptr, 0,
@@ -299,12 +352,12 @@ void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const Mode
              const int64_t first = tile * kGates, gates = std::min(kGates, width - first);
              for (int64_t r = 0; r < count; ++r) {
                float* gate = values + r * stride;
-               kernels_.swiglu(gate, gate + kGates, gates, gate);
+               gated_unit_(gate, gate + kGates, gates, gate);
                char* to = static_cast<char*>(OperandRow(activated_, row + r, width));
                StoreBody(gate, gates, to + first * OperandBytes(operand_type_));
              }
            });
-  AddProduct(member, weights.down, after, AsOperand(activated_, width), n);
+  AddProduct(member, weights.down, weights.mlp_out_norm, after, AsOperand(activated_, width), n);
 }
 
 void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weights,
@@ -324,6 +377,9 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
              stride, [](auto&&...) {});
     member.ForEach(rows, [&](int64_t i) {
       float* logits = logits_.as<float>() + i * stride;
+      if (config_.logit_softcap > 0) {
+        kernels_.soft_cap(logits, config_.vocab_size, config_.logit_softcap);
+      }
       RoundIfAsked(logits, config_.vocab_size, arithmetic_.precision.head_bits);
       on_logits(first + i, {logits, static_cast<size_t>(config_.vocab_size)});
     });
@@ -338,14 +394,18 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
   const double head_bytes = static_cast<double>(weights.head.bytes());
   const double layer_bytes = static_cast<double>(weights.linear_bytes()) - head_bytes;
   const double bytes_each = dtype_ == ComputeDType::kBf16 ? 2 : 4;
-  double context = 0;  // KV entries read: those of neighbouring tokens of a sequence once
+  double context = 0;  // KV entries read, over layers: those of neighbouring tokens once
   double attended = 0;
-  for (const TokenRun& run : runs_) {
-    const double last = inputs[run.first + run.count - 1].position + 1;
-    context += last;
-    attended += static_cast<double>(run.count) * last;
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    const int64_t window = config_.layer(layer).window;
+    for (const TokenRun& run : runs_) {
+      const int64_t last = inputs[run.first + run.count - 1].position + 1;
+      const int64_t seen = window > 0 ? std::min(last, window + run.count - 1) : last;
+      context += static_cast<double>(seen);
+      attended += static_cast<double>(run.count) * static_cast<double>(seen);
+    }
   }
-  const double head_values = static_cast<double>(config_.num_layers * config_.head_dim);
+  const double head_values = static_cast<double>(config_.head_dim);
   Account account;
   account.bytes =
       layer_bytes + (num_logits > 0 ? head_bytes : 0) +
@@ -377,8 +437,7 @@ absl::Status ModelRunner::Run(const StagedWeights& packed, std::span<const Token
   account_ = AccountOf(weights, inputs, static_cast<int64_t>(logits_rows.size()));
   team_.Run([&](ThreadTeam::Member& member) {
     member.ForEach(static_cast<int64_t>(inputs.size()), [&](int64_t row) {
-      weights.embeddings().CopyColumn(inputs[row].token_id,
-                                      hidden_.as<float>() + row * config_.hidden_size);
+      Embed(weights, inputs[row].token_id, row);
       FillRotary(inputs, row);
     });
     for (int64_t i = 0; i < config_.num_layers; ++i) {

@@ -59,21 +59,24 @@ class ModelRunner : public TokenRunner {
   void Prepare(std::span<const TokenInput> inputs);
   Account AccountOf(const ModelWeights& weights, std::span<const TokenInput> inputs,
                     int64_t num_logits) const;
+  void Embed(const ModelWeights& weights, int64_t token_id, int64_t row);
   void FillRotary(std::span<const TokenInput> inputs, int64_t row);
   void RoundKv(float* values, int64_t position) const;
   void StoreBody(float* values, int64_t n, void* out) const;
-  void Norm(ThreadTeam::Member& member, const float* weight, int64_t rows);
+  void Norm(ThreadTeam::Member& member, const std::vector<float>& weight, int64_t rows);
   template <typename Done>
   void Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
                 const PackedMatrix& following, const Operand& x, int64_t rows, float* out,
                 int64_t out_stride, const Done& done);
   void AddProduct(ThreadTeam::Member& member, const LinearWeights& weights,
-                  const PackedMatrix& following, const Operand& x, int64_t rows);
+                  const std::vector<float>& out_norm, const PackedMatrix& following,
+                  const Operand& x, int64_t rows);
+  void NormHeads(const std::vector<float>& weight, int64_t heads, float* values) const;
   template <typename Kv>
-  void RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>& cache,
+  void RotateAndStore(const LayerWeights& weights, const LayerForm& form, const KvLayer<Kv>& cache,
                       const TokenInput& input, int64_t row);
   template <typename Kv>
-  void Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
+  void Attend(ThreadTeam::Member& member, const LayerForm& form, const KvLayer<Kv>& cache,
               std::span<const TokenInput> inputs);
   template <typename Kv>
   void RunLayer(ThreadTeam::Member& member, int64_t index, const ModelWeights& weights,
@@ -95,9 +98,10 @@ class ModelRunner : public TokenRunner {
   const int64_t num_blocks_;
   const InstructionSet set_;
   const ForwardKernels& kernels_;
-  const bool round_;                              // round inputs of linear layers to bf16
-  const OperandType operand_type_;                // how those inputs are stored
-  const std::vector<float> inverse_frequencies_;  // [D / 2]
+  const bool round_;                // round inputs of linear layers to bf16
+  const OperandType operand_type_;  // how those inputs are stored
+  const decltype(ForwardKernels::swiglu) gated_unit_;
+  const float attention_scale_;
   ThreadTeam team_;
   Account account_;
   ForwardArithmetic arithmetic_;  // of the run
@@ -106,15 +110,20 @@ class ModelRunner : public TokenRunner {
   AlignedBuffer values_;  // [L, N, Hkv, 16, padded D]
 
   // Buffers of the step, one row for each of its tokens.
-  int64_t capacity_ = 0;           // rows
-  AlignedBuffer hidden_;           // [N, E] the residual stream
-  AlignedBuffer cosines_, sines_;  // [N, D / 2]
-  AlignedBuffer qkv_;              // [N, whole tiles of (H + 2 Hkv) D]
-  AlignedBuffer normed_;           // [N, E] operand
-  AlignedBuffer attended_;         // [N, H D] operand
-  AlignedBuffer activated_;        // [N, I] operand
-  AlignedBuffer final_normed_;     // [kLogitsRows, E] fp32
-  AlignedBuffer logits_;           // [kLogitsRows, whole tiles of V] fp32
+  int64_t capacity_ = 0;  // rows
+  AlignedBuffer hidden_;  // [N, E] the residual stream
+  struct Rotary {
+    RotaryEmbedding embedding;
+    AlignedBuffer cosines, sines;  // [N, rotated / 2]
+  };
+  std::vector<Rotary> rotary_;  // RotaryEmbeddings of the model
+  AlignedBuffer qkv_;           // [N, whole tiles of (H + 2 Hkv) D]
+  AlignedBuffer normed_;        // [N, E] operand
+  AlignedBuffer product_;       // [N, whole tiles of E], where products are normed
+  AlignedBuffer attended_;      // [N, H D] operand
+  AlignedBuffer activated_;     // [N, I] operand
+  AlignedBuffer final_normed_;  // [kLogitsRows, E] fp32
+  AlignedBuffer logits_;        // [kLogitsRows, whole tiles of V] fp32
   std::vector<TokenRun> runs_;
   std::vector<std::vector<float>> scratch_;  // per thread
 };

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,13 +21,15 @@ class Source {
     for (const HostTensor& tensor : tensors) tensors_[tensor.spec.name] = &tensor;
   }
 
-  // Pointers to the rows of a matrix [O, I].
-  void AppendRows(const std::string& name, std::vector<const T*>& rows) {
+  // Pointers to the rows [begin, end) of a matrix [O, I].
+  void AppendRows(const std::string& name, int64_t begin, int64_t end,
+                  std::vector<const T*>& rows) {
     const HostTensor& tensor = *tensors_.at(name);
     const T* data = Data(tensor);
-    for (int64_t o = 0; o < tensor.spec.shape[0]; ++o) {
-      rows.push_back(data + o * tensor.spec.shape[1]);
-    }
+    for (int64_t o = begin; o < end; ++o) rows.push_back(data + o * tensor.spec.shape[1]);
+  }
+  void AppendRows(const std::string& name, std::vector<const T*>& rows) {
+    AppendRows(name, 0, tensors_.at(name)->spec.shape[0], rows);
   }
 
   void AppendVector(const std::string& name, std::vector<float>& out) {
@@ -44,6 +47,16 @@ class Source {
   std::vector<float> Vector(const std::string& name) {
     std::vector<float> out;
     AppendVector(name, out);
+    return out;
+  }
+
+  // The weight of a norm plus `offset`; no elements without a name.
+  std::vector<float> Norm(const std::string& layer, std::string_view name, float offset) {
+    if (name.empty()) return {};
+    std::vector<float> out = Vector(absl::StrCat(layer, std::string(name), ".weight"));
+    if (offset != 0) {
+      for (float& value : out) value += offset;
+    }
     return out;
   }
 
@@ -81,14 +94,19 @@ template <typename T>
 void PackGateUp(const ModelConfig& config, Source<T>& source, const std::string& mlp,
                 LinearWeights& out) {
   constexpr int64_t kWidth = PackedMatrix::kPanelColumns;
-  const std::string gate = mlp + "gate_proj", up = mlp + "up_proj";
+  const int64_t inner = config.intermediate_size;
   std::vector<const T*> gate_rows, up_rows, rows;
-  source.AppendRows(gate + ".weight", gate_rows);
-  source.AppendRows(up + ".weight", up_rows);
-  std::vector<float> gate_bias(gate_rows.size()), up_bias(up_rows.size());
+  std::vector<float> gate_bias(inner), up_bias(inner);
+  if (config.fused_gate_up) {
+    source.AppendRows(mlp + "gate_up_proj.weight", 0, inner, gate_rows);
+    source.AppendRows(mlp + "gate_up_proj.weight", inner, 2 * inner, up_rows);
+  } else {
+    source.AppendRows(mlp + "gate_proj.weight", gate_rows);
+    source.AppendRows(mlp + "up_proj.weight", up_rows);
+  }
   if (config.mlp_bias) {
-    gate_bias = source.Vector(gate + ".bias");
-    up_bias = source.Vector(up + ".bias");
+    gate_bias = source.Vector(mlp + "gate_proj.bias");
+    up_bias = source.Vector(mlp + "up_proj.bias");
   }
   const std::vector<T> zeros(config.hidden_size);
   out.bias.clear();
@@ -108,14 +126,19 @@ template <typename T>
 void PackLayer(const ModelConfig& config, Source<T>& source, int64_t index, LayerWeights& out) {
   const std::string layer = absl::StrCat("model.layers.", index, ".");
   const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
-  out.input_norm = source.Vector(layer + "input_layernorm.weight");
-  out.post_norm = source.Vector(layer + "post_attention_layernorm.weight");
-  if (config.qk_norm) {
-    out.q_norm = source.Vector(attention + "q_norm.weight");
-    out.k_norm = source.Vector(attention + "k_norm.weight");
+  const float offset = config.norm_offset;
+  out.attention_norm = source.Norm(layer, config.norms.attention, offset);
+  out.attention_out_norm = source.Norm(layer, config.norms.attention_out, offset);
+  out.mlp_norm = source.Norm(layer, config.norms.mlp, offset);
+  out.mlp_out_norm = source.Norm(layer, config.norms.mlp_out, offset);
+  if (config.qk_norm != QkNorm::kNone) {
+    out.q_norm = source.Norm(attention, "q_norm", offset);
+    out.k_norm = source.Norm(attention, "k_norm", offset);
   }
-  PackLinear(source, attention, {"q_proj", "k_proj", "v_proj"}, config.attention_qkv_bias,
-             config.hidden_size, out.qkv);
+  const std::vector<std::string> qkv = config.fused_qkv
+                                           ? std::vector<std::string>{"qkv_proj"}
+                                           : std::vector<std::string>{"q_proj", "k_proj", "v_proj"};
+  PackLinear(source, attention, qkv, config.attention_qkv_bias, config.hidden_size, out.qkv);
   PackLinear(source, attention, {"o_proj"}, config.attention_o_bias,
              config.num_heads * config.head_dim, out.o);
   PackGateUp(config, source, mlp, out.gate_up);
@@ -136,7 +159,7 @@ void PackAll(const ModelConfig& config, const std::vector<HostTensor>& tensors, 
   out.head.Pack(std::span<const T* const>(head), config.hidden_size);
   out.layers.resize(config.num_layers);
   for (int64_t i = 0; i < config.num_layers; ++i) PackLayer(config, source, i, out.layers[i]);
-  out.final_norm = source.Vector("model.norm.weight");
+  out.final_norm = source.Norm("model.", "norm", config.norm_offset);
 }
 
 }  // namespace

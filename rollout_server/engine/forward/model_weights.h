@@ -19,10 +19,11 @@ struct LinearWeights {
 };
 
 struct LayerWeights {
-  std::vector<float> input_norm, post_norm;  // [E]
-  std::vector<float> q_norm, k_norm;         // [D], Qwen3 only
-  LinearWeights qkv;                         // E -> (H + 2 Hkv) D
-  LinearWeights o;                           // H D -> E
+  // Norms with their offset added (ModelConfig::norm_offset), or no elements: [E] ...
+  std::vector<float> attention_norm, attention_out_norm, mlp_norm, mlp_out_norm;
+  std::vector<float> q_norm, k_norm;  // ... [D], or [H D] and [Hkv D]
+  LinearWeights qkv;                  // E -> (H + 2 Hkv) D
+  LinearWeights o;                    // H D -> E
   LinearWeights gate_up;  // E -> tiles of 16 gates and their 16 ups; features from I on are zero
   LinearWeights down;     // I -> E
 };

@@ -50,7 +50,7 @@ TEST(ModelConfig, ReadsSmolLm2) {
   EXPECT_EQ(config->num_heads, 9);
   EXPECT_EQ(config->num_kv_heads, 3);
   EXPECT_EQ(config->head_dim, 64);
-  EXPECT_EQ(config->rope_theta, 100000);
+  EXPECT_EQ(config->rope.theta, 100000);
   EXPECT_EQ(config->rms_norm_eps, 1e-5);
   EXPECT_TRUE(config->tie_word_embeddings);
   EXPECT_FALSE(config->attention_qkv_bias);
@@ -64,13 +64,13 @@ TEST(ModelConfig, KnowsWhatEachFamilyImplies) {
   ASSERT_THAT(qwen2, IsOk());
   EXPECT_TRUE(qwen2->attention_qkv_bias);
   EXPECT_FALSE(qwen2->attention_o_bias);
-  EXPECT_FALSE(qwen2->qk_norm);
+  EXPECT_EQ(qwen2->qk_norm, QkNorm::kNone);
   EXPECT_EQ(qwen2->head_dim, 16);
   EXPECT_EQ(qwen2->bos_token_id, -1);
 
   const auto qwen3 = Parse("qwen3", {{"attention_bias", true}});
   ASSERT_THAT(qwen3, IsOk());
-  EXPECT_TRUE(qwen3->qk_norm);
+  EXPECT_EQ(qwen3->qk_norm, QkNorm::kPerHead);
   EXPECT_TRUE(qwen3->attention_qkv_bias && qwen3->attention_o_bias);
   EXPECT_EQ(qwen3->head_dim, 128);  // transformers' default, not hidden / heads
 
@@ -81,7 +81,7 @@ TEST(ModelConfig, KnowsWhatEachFamilyImplies) {
   EXPECT_FALSE(llama->tie_word_embeddings);
   EXPECT_EQ(llama->head_dim, 24);
   EXPECT_EQ(llama->rms_norm_eps, 1e-6);
-  EXPECT_EQ(llama->rope_theta, 10000);
+  EXPECT_EQ(llama->rope.theta, 10000);
   EXPECT_EQ(llama->bos_token_id, 1);
 }
 
@@ -103,13 +103,13 @@ TEST(ModelConfig, ReadsBothSpellingsOfRotaryScaling) {
         Json{{"rope_parameters", version_5}, {"dtype", "bfloat16"}}}) {
     const auto config = Parse("llama", changes);
     ASSERT_THAT(config, IsOk());
-    EXPECT_EQ(config->rope_theta, 500000);
+    EXPECT_EQ(config->rope.theta, 500000);
     EXPECT_EQ(config->checkpoint_dtype, DType::kBF16);
-    EXPECT_TRUE(config->has_llama3_scaling);
-    EXPECT_EQ(config->llama3_scaling.factor, 8);
-    EXPECT_EQ(config->llama3_scaling.low_freq_factor, 1);
-    EXPECT_EQ(config->llama3_scaling.high_freq_factor, 4);
-    EXPECT_EQ(config->llama3_scaling.original_max_position_embeddings, 64);
+    EXPECT_EQ(config->rope.type, RopeType::kLlama3);
+    EXPECT_EQ(config->rope.factor, 8);
+    EXPECT_EQ(config->rope.low_freq_factor, 1);
+    EXPECT_EQ(config->rope.high_freq_factor, 4);
+    EXPECT_EQ(config->rope.original_max_position_embeddings, 64);
   }
 }
 
@@ -117,8 +117,8 @@ TEST(ModelConfig, ReadsAnUnscaledRopeParametersObject) {
   const auto config =
       Parse("qwen2", {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}}});
   ASSERT_THAT(config, IsOk());
-  EXPECT_EQ(config->rope_theta, 1e6);
-  EXPECT_FALSE(config->has_llama3_scaling);
+  EXPECT_EQ(config->rope.theta, 1e6);
+  EXPECT_EQ(config->rope.type, RopeType::kDefault);
 }
 
 TEST(ModelConfig, AcceptsWhatIsNamedButSwitchedOff) {
@@ -260,8 +260,7 @@ TEST(ModelConfig, SurvivesBeingWrittenAndRead) {
     EXPECT_EQ(again->mlp_bias, config->mlp_bias);
     EXPECT_EQ(again->attention_o_bias, config->attention_o_bias);
     EXPECT_EQ(again->tie_word_embeddings, config->tie_word_embeddings);
-    EXPECT_EQ(again->has_llama3_scaling, config->has_llama3_scaling);
-    EXPECT_EQ(RotaryInverseFrequencies(*again), RotaryInverseFrequencies(*config));
+    EXPECT_EQ(again->rope, config->rope);
   }
 }
 

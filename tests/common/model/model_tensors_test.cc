@@ -63,7 +63,8 @@ TEST(ModelTensors, ListsALlamaLayerInHuggingFaceNames) {
 TEST(ModelTensors, AddsBiasesNormsAndHeadWhereTheConfigurationHasThem) {
   ModelConfig config = Small();
   config.tie_word_embeddings = false;
-  config.attention_qkv_bias = config.attention_o_bias = config.mlp_bias = config.qk_norm = true;
+  config.attention_qkv_bias = config.attention_o_bias = config.mlp_bias = true;
+  config.qk_norm = QkNorm::kPerHead;
   const std::vector<std::string> lines = Printed(config);
   for (const char* const line :
        {"model.layers.0.self_attn.q_proj.bias BF16 [12]",
@@ -134,24 +135,27 @@ void ExpectNear(const std::vector<float>& found, const std::vector<float>& expec
 
 // transformers 5.23: Qwen2RotaryEmbedding(Qwen2Config(hidden_size=48, num_attention_heads=4,
 //   rope_parameters={"rope_type": "default", "rope_theta": 1e6})).inv_freq
-TEST(RotaryInverseFrequencies, AreThoseOfTransformers) {
+TEST(RotaryEmbedding, AreThoseOfTransformers) {
   ModelConfig config = Small();
   config.head_dim = 12;
-  config.rope_theta = 1e6;
-  ExpectNear(RotaryInverseFrequencies(config), {1.0F, 0.099999994F, 0.00999999885F, 0.00100000005F,
-                                                9.99999684e-05F, 1.00000034e-05F});
+  config.rope.theta = 1e6;
+  ExpectNear(
+      MakeRotaryEmbedding(config.rope, config.head_dim).inverse_frequencies,
+      {1.0F, 0.099999994F, 0.00999999885F, 0.00100000005F, 9.99999684e-05F, 1.00000034e-05F});
 }
 
 // transformers 5.23: ROPE_INIT_FUNCTIONS["llama3"](LlamaConfig(hidden_size=64,
 //   num_attention_heads=4, rope_parameters={"rope_type": "llama3", "rope_theta": 1e4,
 //   "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
 //   "original_max_position_embeddings": 64}), "cpu")
-TEST(RotaryInverseFrequencies, WithLlama3ScalingAreThoseOfTransformers) {
+TEST(RotaryEmbedding, WithLlama3ScalingAreThoseOfTransformers) {
   ModelConfig config = Small();
   config.head_dim = 16;
-  config.has_llama3_scaling = true;
-  config.llama3_scaling = {8, 1, 4, 64};
-  ExpectNear(RotaryInverseFrequencies(config),
+  config.rope.type = RopeType::kLlama3;
+  config.rope.factor = 8;
+  config.rope.high_freq_factor = 4;
+  config.rope.original_max_position_embeddings = 64;
+  ExpectNear(MakeRotaryEmbedding(config.rope, config.head_dim).inverse_frequencies,
              {1.0F, 0.244384587F, 0.0130422562F, 0.00395284733F, 0.00124999997F, 0.000395284733F,
               0.000125000006F, 3.95284733e-05F});
 }

@@ -42,7 +42,7 @@ TEST_F(RefereeTest, NamesAnotherNormEpsilonOnTheSideThatHasIt) {
 
 TEST_F(RefereeTest, NamesAnotherRotaryBase) {
   ModelConfig config = config_;
-  config.rope_theta = 1e6;
+  config.rope.theta = 1e6;
   const SideReport side = JudgeBehaviour(TrainerSays(config, 1));
   ASSERT_EQ(side.status, SideStatus::kNamed) << side.sentence;
   EXPECT_EQ(side.causes.front().cause, "rope_theta") << side.sentence;

@@ -148,11 +148,11 @@ TEST_P(LayerOpsTest, SwiGluGradientsAgreeWithDifferences) {
 // Two prompts; the first with completions of 1, 60 (more than a block of queries) and 3 tokens.
 const std::vector<Segment> kSegments = {{0, 50, 0, 0},     {50, 51, 0, 50},  {51, 111, 0, 50},
                                         {111, 114, 0, 50}, {114, 117, 0, 0}, {117, 121, 114, 117}};
-const HeadCounts kHeads = {4, 2, 6};
+const AttentionForm kHeads = {4, 2, 6};
 
 // Attention as its definition says, in float64.
 at::Tensor SlowAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                         const HeadCounts& of = kHeads) {
+                         const AttentionForm& of = kHeads) {
   const int64_t tokens = q.size(0);
   at::Tensor allowed = at::zeros({tokens, tokens}, q.options().dtype(at::kBool));
   for (const Segment& s : kSegments) {
@@ -226,7 +226,7 @@ double RelativeError(const at::Tensor& got, const at::Tensor& expected) {
 }
 
 TEST_P(Bf16DeviceOpsTest, AttentionAndItsGradientsAreNearTheDefinitions) {
-  const HeadCounts heads = {4, 2, 8};
+  const AttentionForm heads = {4, 2, 8};
   const auto rounded = [&](int64_t width, int seed) {
     return Random({121, width}, seed).to(at::kBFloat16);
   };

@@ -27,13 +27,15 @@ const std::vector<int32_t> kPrompt = {3, 9, 4, 1}, kLong = {5, 6, 2, 7, 8, 2}, k
 
 ModelConfig Variant(int number) {
   ModelConfig config = ToyConfig();
-  if (number == 1) config.attention_qkv_bias = true;  // Qwen2
-  if (number == 2) config.qk_norm = true;             // Qwen3
-  if (number == 3) {                                  // Llama with everything
+  if (number == 1) config.attention_qkv_bias = true;   // Qwen2
+  if (number == 2) config.qk_norm = QkNorm::kPerHead;  // Qwen3
+  if (number == 3) {                                   // Llama with everything
     config.tie_word_embeddings = false;
     config.attention_qkv_bias = config.attention_o_bias = config.mlp_bias = true;
-    config.has_llama3_scaling = true;
-    config.llama3_scaling = {8, 1, 4, 32};
+    config.rope.type = RopeType::kLlama3;
+    config.rope.factor = 8;
+    config.rope.high_freq_factor = 4;
+    config.rope.original_max_position_embeddings = 32;
   }
   return config;
 }

@@ -217,19 +217,21 @@ void CpuLayerOps::RmsNormBackward(const NormLayer& layer, const at::Tensor& x,
 }
 
 RotaryTable CpuLayerOps::MakeRotaryTable(std::span<const int32_t> positions,
-                                         std::span<const float> inverse_frequencies) const {
+                                         const RotaryEmbedding& embedding, bool interleaved) const {
   const auto rows = static_cast<int64_t>(positions.size());
-  const auto half = static_cast<int64_t>(inverse_frequencies.size());
-  RotaryTable table{at::empty({rows, half}, at::kFloat), at::empty({rows, half}, at::kFloat),
-                    at::empty({rows, half}, at::kFloat)};
+  const int64_t half = embedding.rotated() / 2;
+  RotaryTable table{.cosine = at::empty({rows, half}, at::kFloat),
+                    .sine = at::empty({rows, half}, at::kFloat),
+                    .minus_sine = at::empty({rows, half}, at::kFloat),
+                    .interleaved = interleaved};
   float *cosine = Data(table.cosine), *sine = Data(table.sine);
   float* minus_sine = Data(table.minus_sine);
   at::parallel_for(0, rows, kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(positions[t]) * inverse_frequencies[i];
-        cosine[t * half + i] = std::cos(angle);
-        sine[t * half + i] = std::sin(angle);
+        const float angle = static_cast<float>(positions[t]) * embedding.inverse_frequencies[i];
+        cosine[t * half + i] = std::cos(angle) * embedding.scale;
+        sine[t * half + i] = std::sin(angle) * embedding.scale;
         minus_sine[t * half + i] = -sine[t * half + i];
       }
     }
@@ -239,51 +241,60 @@ RotaryTable CpuLayerOps::MakeRotaryTable(std::span<const int32_t> positions,
 
 void CpuLayerOps::Rotate(at::Tensor& x, int64_t num_heads, const RotaryTable& table,
                          bool backward) const {
-  const int64_t half = table.cosine.size(1), width = num_heads * 2 * half;
+  const int64_t half = table.cosine.size(1), width = x.size(1), d = width / num_heads;
+  const RotationForm form = {2 * half, table.interleaved};
   float* data = Data(x);
   const float *cosine = Data(table.cosine), *sine = Data(backward ? table.minus_sine : table.sine);
   const ForwardKernels& kernels = ForwardKernelsFor(ActiveInstructionSet());
   at::parallel_for(0, table.cosine.size(0), kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t h = 0; h < num_heads; ++h) {
-        kernels.rotate(data + t * width + h * 2 * half, cosine + t * half, sine + t * half,
-                       2 * half, 1.0f);
+        kernels.rotate(data + t * width + h * d, cosine + t * half, sine + t * half, d, form, 1.0f);
       }
     }
   });
 }
 
-at::Tensor CpuLayerOps::SwiGlu(const at::Tensor& gate, const at::Tensor& up) const {
+void CpuLayerOps::SoftCap(at::Tensor& x, float cap) const {
+  float* data = Data(x);
+  const ForwardKernels& kernels = ForwardKernelsFor(ActiveInstructionSet());
+  const int64_t width = x.size(-1);
+  at::parallel_for(0, x.numel() / width, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) kernels.soft_cap(data + r * width, width, cap);
+  });
+}
+
+at::Tensor CpuLayerOps::GatedUnit(Activation activation, const at::Tensor& gate,
+                                  const at::Tensor& up) const {
   at::Tensor out = at::empty_like(gate);
   const float *g = Data(gate), *u = Data(up);
   float* o = Data(out);
-  const ForwardKernels& kernels = ForwardKernelsFor(ActiveInstructionSet());
+  const auto gated_unit = ForwardKernelsFor(ActiveInstructionSet()).GatedUnit(activation);
   at::parallel_for(0, gate.numel(), kElementGrain, [&](int64_t begin, int64_t end) {
-    kernels.swiglu(g + begin, u + begin, end - begin, o + begin);
+    gated_unit(g + begin, u + begin, end - begin, o + begin);
   });
   return out;
 }
 
-void CpuLayerOps::SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate,
-                                 at::Tensor& up) const {
+void CpuLayerOps::GatedUnitBackward(Activation activation, const at::Tensor& out_grad,
+                                    at::Tensor& gate, at::Tensor& up) const {
   const float* d = Data(out_grad);
   float *g = Data(gate), *u = Data(up);
   at::parallel_for(0, gate.numel(), kElementGrain, [&](int64_t begin, int64_t end) {
-    trainer::SwiGluBackward(d + begin, end - begin, g + begin, u + begin);
+    const auto backward = activation == Activation::kSilu ? SwiGluBackward : GeGluBackward;
+    backward(d + begin, end - begin, g + begin, u + begin);
   });
 }
 
 Attention CpuLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                              const AttentionPlan& plan, const HeadCounts& heads) const {
-  Attention result{at::empty_like(q), at::empty({q.size(0), heads.num_heads}, q.options())};
-  const AttentionShape shape{heads.num_heads, heads.num_kv_heads, heads.head_dim,
-                             1.0f / std::sqrt(static_cast<float>(heads.head_dim))};
+                              const AttentionPlan& plan, const AttentionForm& form) const {
+  Attention result{at::empty_like(q), at::empty({q.size(0), form.num_heads}, q.options())};
   const AttentionForwardArgs args{Data(q), Data(k), Data(v), Data(result.out), Data(result.lse)};
   const auto parts = SplitByPrompt(plan.segments);
-  const int64_t tasks = static_cast<int64_t>(parts.size()) * heads.num_kv_heads;
+  const int64_t tasks = static_cast<int64_t>(parts.size()) * form.num_kv_heads;
   at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      AttendForward(parts[i / heads.num_kv_heads], i % heads.num_kv_heads, shape, args);
+      AttendForward(parts[i / form.num_kv_heads], i % form.num_kv_heads, form, args);
     }
   });
   return result;
@@ -292,26 +303,24 @@ Attention CpuLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
 AttentionGrads CpuLayerOps::AttendBackward(const at::Tensor& q, const at::Tensor& k,
                                            const at::Tensor& v, const Attention& attention,
                                            const at::Tensor& out_grad, const AttentionPlan& plan,
-                                           const HeadCounts& heads) const {
+                                           const AttentionForm& form) const {
   AttentionGrads grads{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
-  const AttentionShape shape{heads.num_heads, heads.num_kv_heads, heads.head_dim,
-                             1.0f / std::sqrt(static_cast<float>(heads.head_dim))};
   const AttentionBackwardArgs args{
       Data(q),        Data(k),       Data(v),       Data(attention.out), Data(attention.lse),
       Data(out_grad), Data(grads.q), Data(grads.k), Data(grads.v)};
   const auto parts = SplitByPrompt(plan.segments);
-  const int64_t tasks = static_cast<int64_t>(parts.size()) * heads.num_kv_heads;
+  const int64_t tasks = static_cast<int64_t>(parts.size()) * form.num_kv_heads;
   at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      trainer::AttendBackward(parts[i / heads.num_kv_heads], i % heads.num_kv_heads, shape, args);
+      trainer::AttendBackward(parts[i / form.num_kv_heads], i % form.num_kv_heads, form, args);
     }
   });
   return grads;
 }
 
 Attention ExactCpuLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                                   const AttentionPlan& plan, const HeadCounts& heads) const {
-  return ExactAttention(q, k, v, plan.segments, heads, bf16_kv_);
+                                   const AttentionPlan& plan, const AttentionForm& form) const {
+  return ExactAttention(q, k, v, plan.segments, form, bf16_kv_);
 }
 
 RowLogprobs CpuLayerOps::Logprobs(const at::Tensor& logits, std::span<const int64_t> tokens,

@@ -21,17 +21,21 @@ class CpuLayerOps : public LayerOps {
   Normed RmsNorm(const NormLayer& layer, const at::Tensor& x, double eps) const override;
   void RmsNormBackward(const NormLayer& layer, const at::Tensor& x, const at::Tensor& rstd,
                        const at::Tensor& value_grad, at::Tensor& x_grad) const override;
-  RotaryTable MakeRotaryTable(std::span<const int32_t> positions,
-                              std::span<const float> inverse_frequencies) const override;
+  RotaryTable MakeRotaryTable(std::span<const int32_t> positions, const RotaryEmbedding& embedding,
+                              bool interleaved) const override;
   void Rotate(at::Tensor& x, int64_t num_heads, const RotaryTable& table,
               bool backward) const override;
-  at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) const override;
-  void SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate, at::Tensor& up) const override;
+  at::Tensor GatedUnit(Activation activation, const at::Tensor& gate,
+                       const at::Tensor& up) const override;
+  void GatedUnitBackward(Activation activation, const at::Tensor& out_grad, at::Tensor& gate,
+                         at::Tensor& up) const override;
+  void SoftCap(at::Tensor& x, float cap) const override;
   Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v, const AttentionPlan& plan,
-                   const HeadCounts& heads) const override;
+                   const AttentionForm& form) const override;
   AttentionGrads AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const Attention& attention, const at::Tensor& out_grad,
-                                const AttentionPlan& plan, const HeadCounts& heads) const override;
+                                const AttentionPlan& plan,
+                                const AttentionForm& form) const override;
   at::Tensor Logits(const LinearLayer& head, const at::Tensor& hidden) const override {
     return Linear(head, hidden);
   }
@@ -53,7 +57,7 @@ class ExactCpuLayerOps : public CpuLayerOps {
   // `bf16_kv`: keys and values are rounded as the engine's cache stores them.
   explicit ExactCpuLayerOps(bool bf16_kv) : bf16_kv_(bf16_kv) {}
   Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v, const AttentionPlan& plan,
-                   const HeadCounts& heads) const override;
+                   const AttentionForm& form) const override;
 
  private:
   const bool bf16_kv_;

@@ -61,7 +61,7 @@ struct AttentionInputs {
   const float* q = nullptr;
   float *k = nullptr, *v = nullptr;
   float *out = nullptr, *lse = nullptr;
-  HeadCounts heads;
+  AttentionForm form;
 };
 
 // Attends for one prompt with its completions and one key-value head, on the layout of the engine:
@@ -71,9 +71,8 @@ template <typename Kv>
 void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionInputs& in,
                 PartCache<Kv>& cache) {
   const ForwardKernels& kernels = ForwardKernelsFor(ActiveInstructionSet());
-  const int64_t d = in.heads.head_dim, group = in.heads.num_heads / in.heads.num_kv_heads;
-  const int64_t q_stride = in.heads.num_heads * d, kv_stride = in.heads.num_kv_heads * d;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  const int64_t d = in.form.head_dim, group = in.form.num_heads / in.form.num_kv_heads;
+  const int64_t q_stride = in.form.num_heads * d, kv_stride = in.form.num_kv_heads * d;
   const auto store = [&](int64_t row, int32_t block, int64_t slot) {
     const KvLayer<Kv> layer = cache.layer();
     const float *key = in.k + row * kv_stride + kv_head * d,
@@ -107,19 +106,22 @@ void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionI
       task.num_tokens = std::min(kTokensTogether, end_position - p);
       for (int64_t t = 0; t < task.num_tokens; ++t) {
         const float* from = in.q + (row + t) * q_stride + kv_head * group * d;
-        for (int64_t i = 0; i < group * d; ++i) queries[t * group * d + i] = from[i] * scale;
+        for (int64_t i = 0; i < group * d; ++i)
+          queries[t * group * d + i] = from[i] * in.form.scale;
       }
       task.queries = queries.data();
       task.query_stride = group * d;
       task.num_heads = group;
       task.head_dim = d;
       task.first_position = p;
+      task.window = in.form.window;
+      task.softcap = in.form.softcap;
       task.layer = cache.layer();
       task.blocks = blocks.data();
       task.out = in.out + row * q_stride + kv_head * group * d;
       task.out_stride = q_stride;
-      task.lse = in.lse + row * in.heads.num_heads + kv_head * group;
-      task.lse_stride = in.heads.num_heads;
+      task.lse = in.lse + row * in.form.num_heads + kv_head * group;
+      task.lse_stride = in.form.num_heads;
       kernels.Attend<Kv>()(task, scratch.data());
     }
   }
@@ -167,22 +169,23 @@ at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool ro
 }
 
 Attention ExactAttention(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                         std::span<const Segment> segments, const HeadCounts& heads, bool bf16_kv) {
-  Attention result{at::empty_like(q), at::empty({q.size(0), heads.num_heads}, q.options())};
+                         std::span<const Segment> segments, const AttentionForm& form,
+                         bool bf16_kv) {
+  Attention result{at::empty_like(q), at::empty({q.size(0), form.num_heads}, q.options())};
   const AttentionInputs in{q.data_ptr<float>(),          k.data_ptr<float>(),
                            v.data_ptr<float>(),          result.out.data_ptr<float>(),
-                           result.lse.data_ptr<float>(), heads};
+                           result.lse.data_ptr<float>(), form};
   const auto parts = SplitByPrompt(segments);
-  const int64_t tasks = static_cast<int64_t>(parts.size()) * heads.num_kv_heads;
+  const int64_t tasks = static_cast<int64_t>(parts.size()) * form.num_kv_heads;
   at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
-    PartCache<uint16_t> bf16(heads.head_dim);
-    PartCache<float> fp32(heads.head_dim);
+    PartCache<uint16_t> bf16(form.head_dim);
+    PartCache<float> fp32(form.head_dim);
     for (int64_t i = begin; i < end; ++i) {
-      const auto part = parts[i / heads.num_kv_heads];
+      const auto part = parts[i / form.num_kv_heads];
       if (bf16_kv) {
-        AttendPart(part, i % heads.num_kv_heads, in, bf16);
+        AttendPart(part, i % form.num_kv_heads, in, bf16);
       } else {
-        AttendPart(part, i % heads.num_kv_heads, in, fp32);
+        AttendPart(part, i % form.num_kv_heads, in, fp32);
       }
     }
   });

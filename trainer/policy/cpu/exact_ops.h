@@ -34,6 +34,7 @@ at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool ro
 // engine's cache stores them, and k and v hold the rounded values afterwards, for the backward
 // pass.
 Attention ExactAttention(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                         std::span<const Segment> segments, const HeadCounts& heads, bool bf16_kv);
+                         std::span<const Segment> segments, const AttentionForm& form,
+                         bool bf16_kv);
 
 }  // namespace tandem::trainer

@@ -33,6 +33,23 @@ void RmsNormWeightGrad(const float* out_grad, const float* x, const float* rstd,
   }
 }
 
+// g S(2u) with u = sqrt(2 / pi) (g + 0.044715 g^3) and the sigmoid S, where d 2u / dg = 2 sqrt(2 / pi)
+// (1 + 3 * 0.044715 g^2).
+TANDEM_VECTOR_CLONES
+void GeGluBackward(const float* out_grad, int64_t count, float* gate, float* up) {
+  constexpr float kTwiceRoot = 1.5957691216f;  // 2 sqrt(2 / pi)
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const float g = gate[i], square = 0.044715f * g * g;
+    const float sigmoid = 1.0f / (1.0f + VectorExp(-kTwiceRoot * (g + square * g)));
+    const float gelu = g * sigmoid;
+    const float slope = kTwiceRoot * (1.0f + 3.0f * square);
+    const float gate_grad = out_grad[i] * up[i] * (sigmoid + gelu * (1.0f - sigmoid) * slope);
+    up[i] = out_grad[i] * gelu;
+    gate[i] = gate_grad;
+  }
+}
+
 TANDEM_VECTOR_CLONES
 void SwiGluBackward(const float* out_grad, int64_t count, float* gate, float* up) {
 #pragma omp simd

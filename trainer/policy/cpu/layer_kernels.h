@@ -1,5 +1,5 @@
-// Backward kernels of a decoder layer over a range of rows, in fp32: root mean square norm and
-// SwiGLU. cpu_layer_ops.cc runs them in parallel. Free of LibTorch.
+// Backward kernels of a decoder layer over a range of rows, in fp32: root mean square norm,
+// SwiGLU and GEGLU. cpu_layer_ops.cc runs them in parallel. Free of LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@ void RmsNormWeightGrad(const float* out_grad, const float* x, const float* rstd,
                        int64_t width, int64_t begin, int64_t end, float* weight_grad);
 
 // gate and up become their gradients.
+void GeGluBackward(const float* out_grad, int64_t count, float* gate, float* up);
 void SwiGluBackward(const float* out_grad, int64_t count, float* gate, float* up);
 
 }  // namespace tandem::trainer

@@ -1,4 +1,4 @@
-// An exponential that the compiler can vectorise, and an attribute that compiles a kernel once per
+// An exponential and a tanh that the compiler can vectorise, and an attribute that compiles a kernel once per
 // instruction set. Used by the CPU kernels of the trainer. Free of LibTorch; pure.
 #pragma once
 
@@ -31,6 +31,19 @@ __attribute__((always_inline)) inline float VectorExp(float x) {
   p = p * r + 5.0000001201e-1f;
   const float mantissa = p * r * r + r + 1.0f;
   return mantissa * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+}
+
+// tanh x: a polynomial near 0 and 1 - 2 / (e^2x + 1) elsewhere, as tanhf of Cephes.
+__attribute__((always_inline)) inline float VectorTanh(float x) {
+  const float size = x < 0.0f ? -x : x;
+  const float far = 1.0f - 2.0f / (VectorExp(size + size) + 1.0f);
+  const float s = x * x;
+  float p = s * -5.70498872745e-3f + 2.06390887954e-2f;
+  p = p * s - 5.37397155531e-2f;
+  p = p * s + 1.33314422036e-1f;
+  p = p * s - 3.33332819422e-1f;
+  const float near = p * s * x + x;
+  return size < 0.625f ? near : (x < 0.0f ? -far : far);
 }
 
 }  // namespace tandem

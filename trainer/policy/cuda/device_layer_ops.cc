@@ -32,8 +32,8 @@ void AddProduct(const at::Tensor& a, const at::Tensor& b, at::Tensor sum) {
   }
 }
 
-at::Tensor ByHeads(const at::Tensor& x, const HeadCounts& heads) {
-  return x.view({x.size(0), -1, heads.head_dim});
+at::Tensor ByHeads(const at::Tensor& x, const AttentionForm& form) {
+  return x.view({x.size(0), -1, form.head_dim});
 }
 
 void AppendRange(int64_t begin, int64_t end, std::vector<int64_t>& rows) {
@@ -218,10 +218,9 @@ std::shared_ptr<const AttentionPlan> DeviceLayerOps::PlanAttention(
 }
 
 Attention DeviceLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                                 const AttentionPlan& plan, const HeadCounts& heads) const {
+                                 const AttentionPlan& plan, const AttentionForm& form) const {
   const auto& parts = static_cast<const DeviceAttentionPlan&>(plan);
-  const at::Tensor queries = ByHeads(q, heads), keys = ByHeads(k, heads),
-                   values = ByHeads(v, heads);
+  const at::Tensor queries = ByHeads(q, form), keys = ByHeads(k, form), values = ByHeads(v, form);
   Attention whole = AttendRuns(queries, keys, values, parts.own);
   if (parts.completions.has_value()) {
     const TokenSelection &rows = *parts.completions, &prompts = *parts.prompts;
@@ -237,11 +236,10 @@ Attention DeviceLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor&
 AttentionGrads DeviceLayerOps::AttendBackward(const at::Tensor& q, const at::Tensor& k,
                                               const at::Tensor& v, const Attention& attention,
                                               const at::Tensor& out_grad, const AttentionPlan& plan,
-                                              const HeadCounts& heads) const {
+                                              const AttentionForm& form) const {
   const auto& parts = static_cast<const DeviceAttentionPlan&>(plan);
-  const at::Tensor queries = ByHeads(q, heads), keys = ByHeads(k, heads),
-                   values = ByHeads(v, heads);
-  const at::Tensor grad = ByHeads(out_grad, heads), out = ByHeads(attention.out, heads);
+  const at::Tensor queries = ByHeads(q, form), keys = ByHeads(k, form), values = ByHeads(v, form);
+  const at::Tensor grad = ByHeads(out_grad, form), out = ByHeads(attention.out, form);
   AttentionGrads grads =
       AttendRunsBackward(grad, queries, keys, values, {out, attention.lse}, parts.own);
   if (parts.completions.has_value()) {

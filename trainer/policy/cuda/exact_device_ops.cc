@@ -175,27 +175,27 @@ std::shared_ptr<const AttentionPlan> ExactDeviceOps::PlanAttention(
 }
 
 Attention ExactDeviceOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                                 const AttentionPlan& row, const HeadCounts& heads) const {
+                                 const AttentionPlan& row, const AttentionForm& form) const {
   const auto& plan = static_cast<const ExactAttentionPlan&>(row);
-  const int64_t tokens = q.size(0), d = heads.head_dim;
+  const int64_t tokens = q.size(0), d = form.head_dim;
   const auto in_blocks = [&](at::Tensor& x) {  // [blocks, Hkv, kBlock, D], rounded
     x = x.to(type());
-    return x.view({tokens, heads.num_kv_heads, d})
+    return x.view({tokens, form.num_kv_heads, d})
         .index_select(0, plan.rows)
-        .view({-1, kBlock, heads.num_kv_heads, d})
+        .view({-1, kBlock, form.num_kv_heads, d})
         .transpose(1, 2)
         .contiguous();
   };
   const at::Tensor keys = in_blocks(k), values = in_blocks(v);
   const at::Tensor queries = q * (1.0f / std::sqrt(static_cast<float>(d)));
   Attention result{at::empty(q.sizes(), On(type())), {}};
-  const int64_t each = kernels::AttentionScratch(1, heads.num_heads, d, plan.longest);
+  const int64_t each = kernels::AttentionScratch(1, form.num_heads, d, plan.longest);
   const int64_t together = std::clamp<int64_t>(kScratchFloats / each, 1, tokens);
   at::Tensor scratch = at::empty({together * each}, On(at::kFloat));
   for (int64_t first = 0; first < tokens; first += together) {
     const int64_t count = std::min(together, tokens - first);
     kernels::RunPagedAttention(
-        {.queries = queries.const_data_ptr<float>() + first * heads.num_heads * d,
+        {.queries = queries.const_data_ptr<float>() + first * form.num_heads * d,
          .keys = keys.const_data_ptr(),
          .values = values.const_data_ptr(),
          .kv = ElementOf(keys),
@@ -203,8 +203,8 @@ Attention ExactDeviceOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor&
          .sequences = plan.sequences.const_data_ptr<int32_t>() + first,
          .contexts = plan.contexts.const_data_ptr<int32_t>() + first,
          .rows = count,
-         .heads = heads.num_heads,
-         .kv_heads = heads.num_kv_heads,
+         .heads = form.num_heads,
+         .kv_heads = form.num_kv_heads,
          .head_dim = d,
          .max_blocks = plan.max_blocks,
          .longest = plan.longest,
@@ -220,11 +220,11 @@ Attention ExactDeviceOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor&
 AttentionGrads ExactDeviceOps::AttendBackward(const at::Tensor& q, const at::Tensor& k,
                                               const at::Tensor& v, const Attention&,
                                               const at::Tensor& out_grad, const AttentionPlan& plan,
-                                              const HeadCounts& heads) const {
+                                              const AttentionForm& form) const {
   const at::Tensor queries = q.to(type()), grad = out_grad.to(type());
   at::Tensor keys = k, values = v;
-  const Attention again = DeviceLayerOps::Attend(queries, keys, values, plan, heads);
-  return DeviceLayerOps::AttendBackward(queries, keys, values, again, grad, plan, heads);
+  const Attention again = DeviceLayerOps::Attend(queries, keys, values, plan, form);
+  return DeviceLayerOps::AttendBackward(queries, keys, values, again, grad, plan, form);
 }
 
 at::Tensor ExactDeviceOps::Logits(const LinearLayer& head, const at::Tensor& hidden) const {

@@ -17,19 +17,21 @@ class ExactDeviceOps : public DeviceLayerOps {
 
   at::Tensor Linear(const LinearLayer& layer, const at::Tensor& x) const override;
   Normed RmsNorm(const NormLayer& layer, const at::Tensor& x, double eps) const override;
-  RotaryTable MakeRotaryTable(std::span<const int32_t> positions,
-                              std::span<const float> inverse_frequencies) const override;
+  RotaryTable MakeRotaryTable(std::span<const int32_t> positions, const RotaryEmbedding& embedding,
+                              bool interleaved) const override;
   RotatedHeads NormAndRotate(const NormLayer& norm, double eps, int64_t num_heads,
                              const RotaryTable& table, at::Tensor projected) const override;
-  at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) const override;
+  at::Tensor GatedUnit(Activation activation, const at::Tensor& gate,
+                       const at::Tensor& up) const override;
   std::shared_ptr<const AttentionPlan> PlanAttention(
       std::span<const Segment> segments) const override;
   // Leaves lse undefined.
   Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v, const AttentionPlan& plan,
-                   const HeadCounts& heads) const override;
+                   const AttentionForm& form) const override;
   AttentionGrads AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const Attention& attention, const at::Tensor& out_grad,
-                                const AttentionPlan& plan, const HeadCounts& heads) const override;
+                                const AttentionPlan& plan,
+                                const AttentionForm& form) const override;
   at::Tensor Logits(const LinearLayer& head, const at::Tensor& hidden) const override;
 
  protected:

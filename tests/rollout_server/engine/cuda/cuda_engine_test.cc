@@ -109,7 +109,7 @@ class CudaEngineTest : public EngineFixture {
     models["qwen2"] = qwen2;
     ModelConfig qwen3 = models["llama"];
     qwen3.model_type = "qwen3";
-    qwen3.qk_norm = true;
+    qwen3.qk_norm = QkNorm::kPerHead;
     qwen3.head_dim = 64;
     qwen3.tie_word_embeddings = false;
     models["qwen3"] = qwen3;
