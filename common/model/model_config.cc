@@ -167,7 +167,7 @@ void ReadVariants(ConfigFields& fields, const ModelFamily& family, ModelConfig& 
     const bool is_gemma2 = family.model_type == "gemma2";
     config.norm_offset = 1;
     config.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
-    config.query_pre_attn_scalar = fields.Positive("query_pre_attn_scalar", 256);
+    config.query_pre_attn_scalar = fields.Integer("query_pre_attn_scalar", 256, 1, kMaxConfigSize);
     const auto cap = [&](const char* key, double fallback) {
       // An explicit null switches a cap off.
       if (fields.Has(key) && fields.Find(key) == nullptr) return 0.0F;
@@ -308,9 +308,17 @@ absl::Status ReadGemma3Rope(ConfigFields& fields, const std::string& origin,
 absl::Status ReadRope(ConfigFields& fields, const std::string& origin, const ModelFamily& family,
                       ModelConfig& config) {
   const RopeDefaults defaults = {family.rope_theta, family.partial_rotary_factor};
-  if (family.model_type == "gemma3_text") return ReadGemma3Rope(fields, origin, defaults, config);
-  return ReadRopeSettings(fields, origin, config.head_dim, defaults, config.max_position_embeddings,
-                          config.rope);
+  if (family.model_type == "gemma3_text") {
+    TANDEM_RETURN_IF_ERROR(ReadGemma3Rope(fields, origin, defaults, config));
+  } else {
+    TANDEM_RETURN_IF_ERROR(ReadRopeSettings(fields, origin, config.head_dim, defaults,
+                                            config.max_position_embeddings, config.rope));
+  }
+  if (config.rope.partial_rotary_factor != 1 && !family.partial_rotary) {
+    fields.Refuse("partial_rotary_factor other than 1 is not supported for model_type '",
+                  family.model_type, "'");
+  }
+  return fields.status();
 }
 
 int32_t TokenId(ConfigFields& fields, const char* key, int32_t fallback, int64_t vocab_size) {

@@ -70,7 +70,7 @@ struct ModelConfig {
   float norm_offset = 0;  // added to every norm's weight (Gemma: 1)
   Activation activation = Activation::kSilu;
   float embedding_scale = 1;           // embeddings are multiplied by it (Gemma: sqrt E)
-  double query_pre_attn_scalar = 0;    // scores are divided by its root; 0: head_dim
+  int64_t query_pre_attn_scalar = 0;   // scores are divided by its root; 0: head_dim
   float attention_softcap = 0;         // scores s become c tanh(s / c); 0: they stay
   float logit_softcap = 0;             // likewise logits
   std::vector<LayerForm> layer_forms;  // [L], or empty: all are LayerForm{}

@@ -143,8 +143,7 @@ absl::StatusOr<std::vector<HostTensor>> MatchModelTensors(const ModelConfig& con
 }
 
 float ModelConfig::attention_scale() const {
-  const double scalar =
-      query_pre_attn_scalar > 0 ? query_pre_attn_scalar : static_cast<double>(head_dim);
+  const int64_t scalar = query_pre_attn_scalar > 0 ? query_pre_attn_scalar : head_dim;
   return 1.0F / std::sqrt(static_cast<float>(scalar));
 }
 

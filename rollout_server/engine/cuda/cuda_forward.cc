@@ -33,7 +33,8 @@ CudaForward::CudaForward(const ModelConfig& config, ComputeDType dtype, int64_t 
   cache_ = at::zeros({2 * config.num_layers, num_blocks, config.num_kv_heads,
                       KvBlockPool::kBlockTokens, config.head_dim},
                      On(type_));
-  const std::vector<float> frequencies = RotaryInverseFrequencies(config);
+  const std::vector<float> frequencies =
+      MakeRotaryEmbedding(config.rope, config.head_dim).inverse_frequencies;
   frequencies_ = at::empty({config.head_dim / 2}, On(at::kFloat));
   frequencies_.copy_(at::from_blob(const_cast<float*>(frequencies.data()), {config.head_dim / 2}));
 }

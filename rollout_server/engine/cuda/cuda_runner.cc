@@ -521,6 +521,7 @@ absl::Status FindDevice() {
 }
 
 absl::Status CheckShapes(const ModelConfig& config, bool invariant) {
+  TANDEM_RETURN_IF_ERROR(CheckPlainDecoder(config, "the rollout server on a CUDA device"));
   if (config.head_dim > 256 || config.head_dim % 8 != 0 || config.hidden_size % 4 != 0 ||
       config.vocab_size > cuda::kLargestVocabulary) {
     return Unimplemented(

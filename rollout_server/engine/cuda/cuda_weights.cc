@@ -46,7 +46,7 @@ class Layout {
     const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
     Floats({layer + "input_layernorm.weight"}, to.input_norm);
     Floats({layer + "post_attention_layernorm.weight"}, to.post_norm);
-    if (config.qk_norm) {
+    if (config.qk_norm != QkNorm::kNone) {
       Floats({attention + "q_norm.weight"}, to.q_norm);
       Floats({attention + "k_norm.weight"}, to.k_norm);
     }

@@ -126,7 +126,7 @@ std::vector<float> RotatedOnCpu(const HeadShape& shape, std::vector<float> qkv,
     float* head = qkv.data() + h * d;
     const bool query = h < shape.heads;
     if (shape.qk_norm) Cpu().rms_norm(head, (query ? q_norm : k_norm).data(), d, 1e-6f, head);
-    Cpu().rotate(head, cosines.data(), sines.data(), d,
+    Cpu().rotate(head, cosines.data(), sines.data(), d, {d, /*interleaved=*/false},
                  query ? 1.0f / std::sqrt(static_cast<float>(d)) : 1.0f);
   }
   return qkv;

@@ -69,8 +69,64 @@ TEST_P(ForwardKernelsTest, RmsNormGivesTheSameBitsWhereverTheRowLies) {
 TEST_P(ForwardKernelsTest, RotatePairsAnElementWithTheOneHalfAHeadAwayAndScales) {
   float head[] = {1, 2, 3, 4};
   const float cosines[] = {0, 1}, sines[] = {1, 0};  // a quarter turn of the pair (1, 3)
-  kernels_.rotate(head, cosines, sines, 4, 2.0f);
+  kernels_.rotate(head, cosines, sines, 4, {4, /*interleaved=*/false}, 2.0f);
   EXPECT_THAT(head, ElementsAre(-6, 4, 2, 8));
+}
+
+TEST_P(ForwardKernelsTest, RotateTurnsNeighboursWhereInterleavedAndLeavesTheRestOfTheHead) {
+  float head[] = {1, 2, 3, 4, 5, 6};
+  const float cosines[] = {0, 1}, sines[] = {1, 0};  // a quarter turn of the pair (1, 2)
+  kernels_.rotate(head, cosines, sines, 6, {4, /*interleaved=*/true}, 2.0f);
+  EXPECT_THAT(head, ElementsAre(-4, 2, 6, 8, 10, 12));
+  float half[] = {1, 2, 3, 4, 5, 6};
+  kernels_.rotate(half, cosines, sines, 6, {4, /*interleaved=*/false}, 1.0f);
+  EXPECT_THAT(half, ElementsAre(-3, 2, 1, 4, 5, 6));
+  float none[] = {1, 2};
+  kernels_.rotate(none, cosines, sines, 2, {0, /*interleaved=*/false}, 3.0f);
+  EXPECT_THAT(none, ElementsAre(3, 6));
+}
+
+// torch.nn.functional.gelu(x, approximate="tanh") of 1, -1, 3 and 0.
+TEST_P(ForwardKernelsTest, GeGluGatesWithTheTanhFormOfGelu) {
+  const float gates[] = {1, -1, 3, 0, -80, 90}, ups[] = {1, 2, 1, 5, 1, 2};
+  float out[6];
+  kernels_.geglu(gates, ups, 6, out);
+  EXPECT_NEAR(out[0], 0.841191995f, 1e-6f);
+  EXPECT_NEAR(out[1], 2 * -0.158808f, 1e-6f);
+  EXPECT_NEAR(out[2], 2.99636269f, 1e-6f);
+  EXPECT_EQ(out[3], 0);
+  EXPECT_NEAR(out[4], 0, 1e-30f);
+  EXPECT_EQ(out[5], 180);
+  for (int64_t n : {16, 37}) {
+    const std::vector<float> g = Random(3, n), u = Random(4, n);
+    std::vector<float> got(n);
+    kernels_.geglu(g.data(), u.data(), n, got.data());
+    for (int64_t i = 0; i < n; ++i) {
+      const double x = g[i];
+      const double tanh = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+      EXPECT_NEAR(got[i], x / 2 * (1 + tanh) * u[i], 2e-6);
+    }
+  }
+}
+
+TEST_P(ForwardKernelsTest, SoftCapBendsValuesTowardsTheCap) {
+  // 30 tanh(1) = 22.847825, 30 tanh(1/30000) = 0.001 to seven digits.
+  std::vector<float> x = {30, -30, 0.001f, 0, 3000, -3000};
+  kernels_.soft_cap(x.data(), 6, 30);
+  EXPECT_NEAR(x[0], 22.847825f, 4e-6f);
+  EXPECT_NEAR(x[1], -22.847825f, 4e-6f);
+  EXPECT_FLOAT_EQ(x[2], 0.001f);
+  EXPECT_EQ(x[3], 0);
+  EXPECT_FLOAT_EQ(x[4], 30);
+  EXPECT_FLOAT_EQ(x[5], -30);
+  for (int64_t n : {16, 37}) {
+    std::vector<float> values = Random(3, n);
+    const std::vector<float> before = values;
+    kernels_.soft_cap(values.data(), n, 1.5f);
+    for (int64_t i = 0; i < n; ++i) {
+      EXPECT_NEAR(values[i], 1.5 * std::tanh(before[i] / 1.5), 1e-6);
+    }
+  }
 }
 
 TEST_P(ForwardKernelsTest, SwiGluGatesWithTheSigmoid) {
@@ -104,9 +160,16 @@ TEST_P(ForwardKernelsTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
     kernels_.swiglu(a.data(), b.data(), n, got.data());
     avx2.swiglu(a.data(), b.data(), n, want.data());
     EXPECT_EQ(got, want) << "SwiGLU " << n;
+    kernels_.geglu(a.data(), b.data(), n, got.data());
+    avx2.geglu(a.data(), b.data(), n, want.data());
+    EXPECT_EQ(got, want) << "GEGLU " << n;
     got = want = a;
-    kernels_.rotate(got.data(), b.data(), c.data(), n, 0.3f);
-    avx2.rotate(want.data(), b.data(), c.data(), n, 0.3f);
+    kernels_.soft_cap(got.data(), n, 2.0f);
+    avx2.soft_cap(want.data(), n, 2.0f);
+    EXPECT_EQ(got, want) << "soft cap " << n;
+    got = want = a;
+    kernels_.rotate(got.data(), b.data(), c.data(), n, {n, false}, 0.3f);
+    avx2.rotate(want.data(), b.data(), c.data(), n, {n, false}, 0.3f);
     EXPECT_EQ(got, want) << "rotation " << n;
   }
 }
@@ -166,8 +229,10 @@ struct Cache {
   // element is the log of the sum of e^score.
   std::vector<double> Attend(const float* query, int64_t h, int64_t num_tokens) const {
     std::vector<double> p(num_tokens), out(d);
-    for (int64_t t = 0; t < num_tokens; ++t) {
+    const int64_t first = window > 0 ? std::max<int64_t>(0, num_tokens - window) : 0;
+    for (int64_t t = first; t < num_tokens; ++t) {
       for (int64_t i = 0; i < d; ++i) p[t] += query[i] * keys[t * kHeads + h][i];
+      if (softcap > 0) p[t] = softcap * std::tanh(p[t] / softcap);
       p[t] = std::exp(p[t]);
     }
     const double mass = std::accumulate(p.begin(), p.end(), 0.0);
@@ -189,6 +254,8 @@ struct Cache {
     task.num_heads = num_heads;
     task.head_dim = d;
     task.first_position = context - num_tokens;
+    task.window = window;
+    task.softcap = softcap;
     task.layer = layer;
     task.kv_head = kv_head;
     task.blocks = blocks.data();
@@ -205,6 +272,8 @@ struct Cache {
 
   const ForwardKernels& kernels;
   int64_t d, padded, context;
+  int64_t window = 0;
+  float softcap = 0;
   std::vector<int32_t> blocks;
   std::vector<Kv> key_cache, value_cache;
   KvLayer<Kv> layer;
@@ -223,10 +292,13 @@ std::vector<float> RandomQueries(int64_t num_rows, int64_t d) {
 }
 
 template <typename Kv>
-void ExpectAttendsAsInFp64(int64_t d, int64_t context, int64_t num_tokens, int64_t num_heads) {
+void ExpectAttendsAsInFp64(int64_t d, int64_t context, int64_t num_tokens, int64_t num_heads,
+                           int64_t window = 0, float softcap = 0) {
   const std::vector<float> queries = RandomQueries(num_tokens * num_heads, d);
   for (const InstructionSet set : SupportedInstructionSets()) {
-    const Cache<Kv> cache(set, d, context);
+    Cache<Kv> cache(set, d, context);
+    cache.window = window;
+    cache.softcap = softcap;
     for (int64_t h = 0; h < Cache<Kv>::kHeads; ++h) {
       const std::vector<float> got = cache.Run(queries, num_tokens, num_heads, h);
       for (int64_t q = 0; q < num_tokens * num_heads; ++q) {
@@ -263,6 +335,56 @@ TYPED_TEST(AttendTest, AgreesWithFp64WhenNeighbouringTokensLookTogether) {
   for (int64_t num_tokens : {2, 3, 7, 16}) {
     for (int64_t num_heads : {1, 3, 4}) {
       ExpectAttendsAsInFp64<TypeParam>(16, 33, num_tokens, num_heads);
+    }
+  }
+}
+
+TYPED_TEST(AttendTest, AgreesWithFp64UnderAWindowAndASoftCap) {
+  for (const int64_t window : {1, 2, 15, 16, 17, 31, 40, 100}) {
+    for (const int64_t context : {16, 33, 50}) {
+      ExpectAttendsAsInFp64<TypeParam>(16, context, 1, 3, window);
+      ExpectAttendsAsInFp64<TypeParam>(24, context, 7, 4, window, 0.7f);
+    }
+  }
+  ExpectAttendsAsInFp64<TypeParam>(64, 37, 1, 9, 0, 2.0f);
+}
+
+// Values before the window may be anything: they are not read.
+TYPED_TEST(AttendTest, ANaNTokenBeforeTheWindowChangesNoBit) {
+  const int64_t d = 24, num_heads = 3, num_tokens = 5;
+  const std::vector<float> nan(d, std::numeric_limits<float>::quiet_NaN());
+  const std::vector<float> queries = RandomQueries(num_tokens * num_heads, d);
+  for (const InstructionSet set : SupportedInstructionSets()) {
+    Cache<TypeParam> cache(set, d, 35);
+    cache.window = 10;  // the first query sees tokens 21 to 30
+    const std::vector<float> healthy = cache.Run(queries, num_tokens, num_heads, 1);
+    const int32_t block = cache.blocks[20 / 16];
+    cache.kernels.template WriteKv<TypeParam>()(nan.data(), nan.data(), d, 20 % 16,
+                                                cache.layer.KeysOf(block, 1),
+                                                cache.layer.ValuesOf(block, 1));
+    EXPECT_EQ(cache.Run(queries, num_tokens, num_heads, 1), healthy) << InstructionSetName(set);
+  }
+}
+
+TYPED_TEST(AttendTest, AQueryUnderAWindowGivesTheSameBitsInAnyCompany) {
+  const int64_t d = 24, num_tokens = 20, num_heads = 3;
+  const std::vector<float> queries = RandomQueries(num_tokens * num_heads, d);
+  for (const InstructionSet set : SupportedInstructionSets()) {
+    Cache<TypeParam> cache(set, d, 50);
+    cache.window = 19;
+    cache.softcap = 3;
+    const std::vector<float> together = cache.Run(queries, num_tokens, num_heads, 1);
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      Cache<TypeParam> shorter(set, d, 50 - num_tokens + t + 1);
+      shorter.window = 19;
+      shorter.softcap = 3;
+      for (int64_t h = 0; h < num_heads; ++h) {
+        const int64_t q = t * num_heads + h;
+        const std::vector<float> alone =
+            shorter.Run({queries.begin() + q * d, queries.begin() + (q + 1) * d}, 1, 1, 1);
+        ASSERT_TRUE(std::equal(alone.begin(), alone.begin() + d, together.begin() + q * d));
+        ASSERT_EQ(alone[d], together[num_tokens * num_heads * d + q]);
+      }
     }
   }
 }

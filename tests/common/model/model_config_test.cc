@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -85,6 +86,61 @@ TEST(ModelConfig, KnowsWhatEachFamilyImplies) {
   EXPECT_EQ(llama->bos_token_id, 1);
 }
 
+TEST(ModelConfig, KnowsWhereOtherFamiliesDiffer) {
+  const auto gemma = Parse("gemma2", {{"num_hidden_layers", 3}, {"head_dim", 24}});
+  ASSERT_THAT(gemma, IsOk());
+  EXPECT_EQ(gemma->activation, Activation::kGeluTanh);
+  EXPECT_EQ(gemma->norm_offset, 1);
+  EXPECT_EQ(gemma->embedding_scale, 8);          // the root of 64
+  EXPECT_EQ(gemma->attention_scale(), 0.0625F);  // query_pre_attn_scalar is 256 where silent
+  EXPECT_EQ(gemma->attention_softcap, 50);
+  EXPECT_EQ(gemma->logit_softcap, 30);
+  EXPECT_TRUE(gemma->tie_word_embeddings);
+  EXPECT_THAT(gemma->layer_forms,
+              ElementsAre(LayerForm{.window = 4096}, LayerForm{}, LayerForm{.window = 4096}));
+  EXPECT_EQ(gemma->norms.mlp_out, "post_feedforward_layernorm");
+  EXPECT_EQ(Parse("gemma2", {{"num_hidden_layers", 1}})->layer_forms.size(), 1);
+
+  const auto gemma3 = Parse("gemma3_text", {{"num_hidden_layers", 6}, {"sliding_window", 512}});
+  ASSERT_THAT(gemma3, IsOk());
+  EXPECT_EQ(gemma3->layer(4), (LayerForm{.window = 512, .sliding_rope = true}));
+  EXPECT_EQ(gemma3->layer(5), LayerForm{});
+  EXPECT_EQ(gemma3->rope.theta, 1e6);
+  EXPECT_EQ(gemma3->sliding_rope->theta, 10000);
+  EXPECT_EQ(gemma3->attention_softcap, 0);
+
+  const auto smol = Parse("smollm3", {{"num_hidden_layers", 4}});
+  ASSERT_THAT(smol, IsOk());
+  EXPECT_THAT(smol->layer_forms,
+              ElementsAre(LayerForm{}, LayerForm{}, LayerForm{}, LayerForm{.has_rotary = false}));
+
+  const auto glm = Parse("glm4", {{"head_dim", 24}});
+  ASSERT_THAT(glm, IsOk());
+  EXPECT_EQ(glm->rotated_elements(), 12);
+  EXPECT_TRUE(glm->interleaved_rotary && glm->attention_qkv_bias && !glm->attention_o_bias);
+  EXPECT_TRUE(glm->fused_gate_up && !glm->fused_qkv);
+
+  EXPECT_THAT(Parse("mistral", {{"sliding_window", nullptr}}), IsOk());
+  EXPECT_EQ(Parse("qwen2",
+                  {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}})
+                ->layer(1)
+                .window,
+            64);
+}
+
+// The long factors begin beyond 256 tokens, where positions that were computed before would change.
+TEST(ModelConfig, EndsTheContextOfLongRopeAtTheOriginalOne) {
+  const std::vector<double> short_factor(8, 1.5), long_factor(8, 4);
+  const auto config = Parse(
+      "phi3", {{"original_max_position_embeddings", 256},
+               {"rope_scaling",
+                {{"type", "su"}, {"short_factor", short_factor}, {"long_factor", long_factor}}}});
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->max_position_embeddings, 256);
+  EXPECT_EQ(config->rope.type, RopeType::kLongRope);
+  EXPECT_NEAR(config->rope.attention_factor, std::sqrt(1 + std::log(2) / std::log(256)), 1e-12);
+}
+
 TEST(ModelConfig, TakesAsManyKeyHeadsAsHeadsWhereSilent) {
   EXPECT_EQ(Parse("llama", {{"num_key_value_heads", nullptr}})->num_kv_heads, 4);
 }
@@ -154,16 +210,21 @@ TEST(ModelConfig, RefusesWhatIsNotSupportedByName) {
       {"llama", {{"quantization_config", {{"quant_method", "gptq"}}}}, "quantization_config"},
       {"llama", {{"num_local_experts", 8}}, "mixture of experts"},
       {"llama", {{"sliding_window", 4096}}, "sliding_window"},
-      {"qwen2", {{"use_sliding_window", true}}, "sliding_window"},
       {"qwen3", {{"layer_types", {"full_attention", "sliding_attention"}}}, "sliding_attention"},
       {"llama", {{"pretraining_tp", 2}}, "pretraining_tp"},
       {"llama", {{"rope_interleaved", true}}, "rope_interleaved"},
       {"llama", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor"},
       {"llama", {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}, "partial_rotary_factor"},
-      {"llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}}, "rope_type 'linear'"},
       {"llama", {{"rope_scaling", {{"rope_type", "dynamic"}}}}, "rope_type 'dynamic'"},
-      {"qwen2", {{"rope_scaling", {{"rope_type", "yarn"}}}}, "rope_type 'yarn' is not supported"},
-      {"llama", {{"rope_parameters", {{"rope_type", "longrope"}}}}, "rope_type 'longrope'"},
+      {"olmo2", {{"sliding_window", 64}}, "sliding_window"},
+      {"mistral", {{"layer_types", {"full_attention", "full_attention"}}}, "layer_types"},
+      {"gemma2", {{"hidden_activation", "gelu"}}, "supported: gelu_pytorch_tanh"},
+      {"gemma3_text", {{"use_bidirectional_attention", true}}, "use_bidirectional_attention"},
+      {"gemma3", Json::object(), "it has an image encoder; its text-only kind is gemma3_text"},
+      {"smollm3", {{"layer_types", {"full_attention", "chunked_attention"}}}, "chunked_attention"},
+      {"gemma3_text",
+       {{"rope_parameters", {{"sliding_attention", {{"rope_type", "linear"}, {"factor", 2}}}}}},
+       "sliding_attention: rope_type other than default"},
       {"qwen3",
        {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
        "per layer type"},
@@ -203,6 +264,17 @@ TEST(ModelConfig, RejectsFieldsByNameAndValue) {
       {"llama", {{"rope_scaling", 2}}, "rope_scaling is 2"},
       {"llama", {{"rope_scaling", {{"rope_type", "llama3"}}}}, "the field factor is missing"},
       {"llama", {{"rope_scaling", llama3}}, "high_freq_factor 4 is not above"},
+      {"llama", {{"rope_scaling", {{"rope_type", "linear"}}}}, "the field factor is missing"},
+      {"phi3", {{"partial_rotary_factor", 1.5}}, "partial_rotary_factor is 1.5"},
+      {"phi3", {{"partial_rotary_factor", 0.2}}, "rotates 3 of 16 elements of a head"},
+      {"phi3",
+       {{"rope_scaling", {{"rope_type", "longrope"}, {"short_factor", {1, 2}}}}},
+       "short_factor needs a list of 8 numbers above 0"},
+      {"gemma2", {{"layer_types", {"full_attention"}}}, "layer_types needs a list of 2 texts"},
+      {"gemma2", {{"sliding_window", 0}}, "sliding_window is 0"},
+      {"gemma2", {{"attn_logit_softcapping", -1}}, "attn_logit_softcapping is -1"},
+      {"smollm3", {{"no_rope_layers", {1}}}, "no_rope_layers needs a list of 2 numbers"},
+      {"smollm3", {{"no_rope_layers", {1, 2}}}, "no_rope_layers has 2"},
   };
   for (const Refusal& c : cases) {
     EXPECT_THAT(Parse(c.type, c.changes), FailsWith(kInvalid, c.message)) << c.changes;
@@ -238,6 +310,13 @@ TEST(ModelConfig, SaysWhatAModelDirectoryHolds) {
 }
 
 TEST(ModelConfig, SurvivesBeingWrittenAndRead) {
+  const Json yarn = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
+  const std::vector<double> factors = {1, 1.5, 2, 2.5};
+  const Json longrope = {{"rope_type", "longrope"},
+                         {"short_factor", factors},
+                         {"long_factor", factors},
+                         {"original_max_position_embeddings", 256}};
   const Json scaling = {{"rope_type", "llama3"},
                         {"factor", 8.0},
                         {"low_freq_factor", 1.0},
@@ -246,7 +325,15 @@ TEST(ModelConfig, SurvivesBeingWrittenAndRead) {
   for (const auto& [type, changes] : std::vector<std::pair<std::string, Json>>{
            {"llama", {{"rope_scaling", scaling}, {"mlp_bias", true}, {"eos_token_id", {2, 3}}}},
            {"qwen2", {{"tie_word_embeddings", true}, {"rope_theta", 1e6}}},
-           {"qwen3", {{"head_dim", 24}, {"attention_bias", true}}}}) {
+           {"qwen3", {{"head_dim", 24}, {"attention_bias", true}}},
+           {"qwen2", {{"use_sliding_window", true}, {"max_window_layers", 1}}},
+           {"mistral", {{"sliding_window", 96}, {"rope_scaling", yarn}}},
+           {"gemma2", {{"head_dim", 24}, {"attn_logit_softcapping", nullptr}}},
+           {"gemma3_text", {{"head_dim", 24}, {"rope_local_base_freq", 5000.0}}},
+           {"phi3", {{"rope_scaling", longrope}, {"partial_rotary_factor", 0.5}}},
+           {"olmo2", Json::object()},
+           {"smollm3", {{"no_rope_layers", {0, 1}}, {"eos_token_id", 2}}},
+           {"glm4", {{"head_dim", 24}, {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}}}}) {
     const auto config = Parse(type, changes);
     ASSERT_THAT(config, IsOk());
     const std::string written = ModelConfigToJson(*config, DType::kBF16);
@@ -261,6 +348,11 @@ TEST(ModelConfig, SurvivesBeingWrittenAndRead) {
     EXPECT_EQ(again->attention_o_bias, config->attention_o_bias);
     EXPECT_EQ(again->tie_word_embeddings, config->tie_word_embeddings);
     EXPECT_EQ(again->rope, config->rope);
+    EXPECT_EQ(again->sliding_rope, config->sliding_rope);
+    EXPECT_EQ(again->layer_forms, config->layer_forms);
+    EXPECT_EQ(again->attention_softcap, config->attention_softcap);
+    EXPECT_EQ(again->attention_qkv_bias, config->attention_qkv_bias);
+    EXPECT_EQ(again->max_position_embeddings, config->max_position_embeddings);
   }
 }
 

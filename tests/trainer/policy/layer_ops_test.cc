@@ -124,8 +124,7 @@ TEST_P(LayerOpsTest, RmsNormGradientsOfInputAndWeightAgreeWithDifferences) {
 
 TEST_P(LayerOpsTest, RotateTurnsPairsByPositionTimesFrequencyAndBackAgain) {
   const std::vector<int32_t> positions = {0, 2};
-  const std::vector<float> frequencies = {0.5f};
-  const RotaryTable table = ops_->MakeRotaryTable(positions, frequencies);
+  const RotaryTable table = ops_->MakeRotaryTable(positions, {{0.5f}, 1}, /*interleaved=*/false);
   at::Tensor x = Of({1.0f, 0.0f, 1.0f, 0.0f}).view({2, 2});
   ops_->Rotate(x, 1, table, false);
   EXPECT_FLOAT_EQ(x[0][0].item<float>(), 1);
@@ -135,20 +134,52 @@ TEST_P(LayerOpsTest, RotateTurnsPairsByPositionTimesFrequencyAndBackAgain) {
   EXPECT_NEAR(x[1][0].item<float>(), 1, 1e-6);
 }
 
-TEST_P(LayerOpsTest, SwiGluGradientsAgreeWithDifferences) {
-  at::Tensor gate = Random({4, 9}, 1), up = Random({4, 9}, 2);
-  const at::Tensor out_grad = Random({4, 9}, 3);
-  at::Tensor gate_grad = gate.clone(), up_grad = up.clone();
-  ops_->SwiGluBackward(out_grad, gate_grad, up_grad);
-  const auto f = [&] { return Weighted(ops_->SwiGlu(gate, up), out_grad); };
-  ExpectGradient(f, gate, gate_grad);
-  ExpectGradient(f, up, up_grad);
+TEST_P(LayerOpsTest, RotateTurnsNeighboursInAPartOfTheHeadAndScalesBoth) {
+  const std::vector<int32_t> positions = {2};
+  const RotaryTable table = ops_->MakeRotaryTable(positions, {{0.5f}, 3}, /*interleaved=*/true);
+  at::Tensor x = Of({1.0f, 0.0f, 7.0f, 8.0f}).view({1, 4});
+  ops_->Rotate(x, 1, table, false);
+  EXPECT_FLOAT_EQ(x[0][0].item<float>(), 3 * std::cos(1.0f));
+  EXPECT_FLOAT_EQ(x[0][1].item<float>(), 3 * std::sin(1.0f));
+  EXPECT_EQ(x[0][2].item<float>(), 7);
+  EXPECT_EQ(x[0][3].item<float>(), 8);
+  // The transpose: 9 times the start, since both ways scale by 3.
+  ops_->Rotate(x, 1, table, true);
+  EXPECT_NEAR(x[0][0].item<float>(), 9, 1e-5);
+  EXPECT_NEAR(x[0][1].item<float>(), 0, 1e-5);
+}
+
+TEST_P(LayerOpsTest, GatedUnitGradientsAgreeWithDifferences) {
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    at::Tensor gate = Random({4, 9}, 1), up = Random({4, 9}, 2);
+    const at::Tensor out_grad = Random({4, 9}, 3);
+    at::Tensor gate_grad = gate.clone(), up_grad = up.clone();
+    ops_->GatedUnitBackward(activation, out_grad, gate_grad, up_grad);
+    const auto f = [&] { return Weighted(ops_->GatedUnit(activation, gate, up), out_grad); };
+    ExpectGradient(f, gate, gate_grad);
+    ExpectGradient(f, up, up_grad);
+  }
+}
+
+TEST_P(LayerOpsTest, SoftCapIsTheCapTimesTheTanhOfTheShare) {
+  at::Tensor x = Of({3.0f, -6.0f, 0.0f});
+  ops_->SoftCap(x, 3);
+  EXPECT_NEAR(x[0].item<float>(), 2.2847825, 1e-6);   // 3 tanh 1
+  EXPECT_NEAR(x[1].item<float>(), -2.8920827, 1e-6);  // 3 tanh -2
+  EXPECT_EQ(x[2].item<float>(), 0);
 }
 
 // Two prompts; the first with completions of 1, 60 (more than a block of queries) and 3 tokens.
 const std::vector<Segment> kSegments = {{0, 50, 0, 0},     {50, 51, 0, 50},  {51, 111, 0, 50},
                                         {111, 114, 0, 50}, {114, 117, 0, 0}, {117, 121, 114, 117}};
-const AttentionForm kHeads = {4, 2, 6};
+// Scores as most models have them, and under windows and soft caps. A window of 20 ends within the
+// prompt for some queries and within the own segment for others.
+const AttentionForm kHeads = {4, 2, 6, 1 / std::sqrt(6.0f)};
+const std::vector<AttentionForm> kForms = {kHeads,
+                                           {4, 2, 6, 0.3f, 20},
+                                           {4, 2, 6, 0.7f, 1},
+                                           {4, 2, 6, 0.5f, 0, 1.5f},
+                                           {4, 2, 6, 0.5f, 33, 0.8f}};
 
 // Attention as its definition says, in float64.
 at::Tensor SlowAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -157,8 +188,10 @@ at::Tensor SlowAttention(const at::Tensor& q, const at::Tensor& k, const at::Ten
   at::Tensor allowed = at::zeros({tokens, tokens}, q.options().dtype(at::kBool));
   for (const Segment& s : kSegments) {
     for (int64_t i = s.begin; i < s.end; ++i) {
-      allowed[i].slice(0, s.prefix_begin, s.prefix_end).fill_(true);
-      allowed[i].slice(0, s.begin, i + 1).fill_(true);
+      const int64_t prefix = s.prefix_end - s.prefix_begin, position = prefix + i - s.begin;
+      const int64_t first = of.window > 0 ? std::max<int64_t>(0, position - of.window + 1) : 0;
+      allowed[i].slice(0, s.prefix_begin + std::min(first, prefix), s.prefix_end).fill_(true);
+      allowed[i].slice(0, s.begin + std::max<int64_t>(0, first - prefix), i + 1).fill_(true);
     }
   }
   const auto heads = [&](const at::Tensor& x, int64_t count) {
@@ -167,31 +200,35 @@ at::Tensor SlowAttention(const at::Tensor& q, const at::Tensor& k, const at::Ten
   const int64_t repeat = of.num_heads / of.num_kv_heads;
   const at::Tensor keys = heads(k, of.num_kv_heads).repeat_interleave(repeat, 0);
   const at::Tensor values = heads(v, of.num_kv_heads).repeat_interleave(repeat, 0);
-  at::Tensor scores = at::matmul(heads(q, of.num_heads), keys.transpose(1, 2)) /
-                      std::sqrt(static_cast<double>(of.head_dim));
+  at::Tensor scores = at::matmul(heads(q, of.num_heads), keys.transpose(1, 2)) * of.scale;
+  if (of.softcap > 0) scores = at::tanh(scores / of.softcap) * of.softcap;
   scores = scores.masked_fill(allowed.logical_not(), -INFINITY);
   return at::matmul(at::softmax(scores, -1), values).transpose(0, 1).reshape({tokens, -1});
 }
 
 TEST_P(LayerOpsTest, InAttentionEachTokenSeesItsPromptAndItsOwnPast) {
-  at::Tensor q = Random({121, 24}, 1), k = Random({121, 12}, 2), v = Random({121, 12}, 3);
-  const Attention attention = ops_->Attend(q, k, v, *ops_->PlanAttention(kSegments), kHeads);
-  const at::Tensor expected = SlowAttention(q, k, v).to(at::kFloat);
-  EXPECT_LT((attention.out - expected).abs().max().item<float>(), 2e-6f);
+  for (const AttentionForm& form : kForms) {
+    at::Tensor q = Random({121, 24}, 1), k = Random({121, 12}, 2), v = Random({121, 12}, 3);
+    const Attention attention = ops_->Attend(q, k, v, *ops_->PlanAttention(kSegments), form);
+    const at::Tensor expected = SlowAttention(q, k, v, form).to(at::kFloat);
+    EXPECT_LT((attention.out - expected).abs().max().item<float>(), 2e-6f) << form.window;
+  }
 }
 
 TEST_P(LayerOpsTest, InAttentionGradientsAgreeWithThoseOfTheDefinition) {
-  at::Tensor q = Random({121, 24}, 1), k = Random({121, 12}, 2), v = Random({121, 12}, 3);
-  const at::Tensor out_grad = Random({121, 24}, 4);
-  const Attention attention = ops_->Attend(q, k, v, *ops_->PlanAttention(kSegments), kHeads);
-  const AttentionGrads grads =
-      ops_->AttendBackward(q, k, v, attention, out_grad, *ops_->PlanAttention(kSegments), kHeads);
-  const at::Tensor q2 = q.clone().requires_grad_(true), k2 = k.clone().requires_grad_(true),
-                   v2 = v.clone().requires_grad_(true);
-  (SlowAttention(q2, k2, v2) * out_grad.to(at::kDouble)).sum().backward();
-  EXPECT_LT((grads.q - q2.grad()).abs().max().item<float>(), 1e-5f);
-  EXPECT_LT((grads.k - k2.grad()).abs().max().item<float>(), 1e-5f);
-  EXPECT_LT((grads.v - v2.grad()).abs().max().item<float>(), 1e-5f);
+  for (const AttentionForm& form : kForms) {
+    at::Tensor q = Random({121, 24}, 1), k = Random({121, 12}, 2), v = Random({121, 12}, 3);
+    const at::Tensor out_grad = Random({121, 24}, 4);
+    const auto plan = ops_->PlanAttention(kSegments);
+    const Attention attention = ops_->Attend(q, k, v, *plan, form);
+    const AttentionGrads grads = ops_->AttendBackward(q, k, v, attention, out_grad, *plan, form);
+    const at::Tensor q2 = q.clone().requires_grad_(true), k2 = k.clone().requires_grad_(true),
+                     v2 = v.clone().requires_grad_(true);
+    (SlowAttention(q2, k2, v2, form) * out_grad.to(at::kDouble)).sum().backward();
+    EXPECT_LT((grads.q - q2.grad()).abs().max().item<float>(), 1e-5f) << form.window;
+    EXPECT_LT((grads.k - k2.grad()).abs().max().item<float>(), 1e-5f) << form.window;
+    EXPECT_LT((grads.v - v2.grad()).abs().max().item<float>(), 1e-5f) << form.window;
+  }
 }
 
 TEST_P(LayerOpsTest, InAttentionGradientsAgreeWithDifferences) {
@@ -226,7 +263,7 @@ double RelativeError(const at::Tensor& got, const at::Tensor& expected) {
 }
 
 TEST_P(Bf16DeviceOpsTest, AttentionAndItsGradientsAreNearTheDefinitions) {
-  const AttentionForm heads = {4, 2, 8};
+  const AttentionForm heads = {4, 2, 8, 1 / std::sqrt(8.0f)};
   const auto rounded = [&](int64_t width, int seed) {
     return Random({121, width}, seed).to(at::kBFloat16);
   };

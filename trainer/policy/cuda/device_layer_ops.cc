@@ -9,6 +9,7 @@
 #include "common/tensor/bf16_rounding.h"
 #include "trainer/policy/cuda/launch.h"
 #include "trainer/policy/cuda/run_attention.h"
+#include "trainer/policy/dense_attention.h"
 
 namespace tandem::trainer {
 namespace {
@@ -35,6 +36,9 @@ void AddProduct(const at::Tensor& a, const at::Tensor& b, at::Tensor sum) {
 at::Tensor ByHeads(const at::Tensor& x, const AttentionForm& form) {
   return x.view({x.size(0), -1, form.head_dim});
 }
+
+// Whether attention has what flash attention does not.
+bool IsDense(const AttentionForm& form) { return form.window > 0 || form.softcap > 0; }
 
 void AppendRange(int64_t begin, int64_t end, std::vector<int64_t>& rows) {
   for (int64_t t = begin; t < end; ++t) rows.push_back(t);
@@ -165,20 +169,49 @@ void DeviceLayerOps::RmsNormBackward(const NormLayer& layer, const at::Tensor& x
 }
 
 RotaryTable DeviceLayerOps::MakeRotaryTable(std::span<const int32_t> positions,
-                                            std::span<const float> inverse_frequencies) const {
+                                            const RotaryEmbedding& embedding,
+                                            bool interleaved) const {
+  const std::span<const float> frequencies = embedding.inverse_frequencies;
   const at::Tensor angles =
-      at::outer(Widened(Upload(positions, at::kInt)), Upload(inverse_frequencies, at::kFloat));
-  return {.cosine = angles.cos(), .sine = angles.sin()};
+      at::outer(Widened(Upload(positions, at::kInt)), Upload(frequencies, at::kFloat));
+  RotaryTable table{.cosine = angles.cos(), .sine = angles.sin(), .interleaved = interleaved};
+  if (embedding.scale == 1) return table;
+  table.cosine.mul_(embedding.scale);
+  table.sine.mul_(embedding.scale);
+  return table;
 }
+
+namespace {
+
+// A rotation that the kernel does not know: of a part of each head, or of neighbouring elements.
+void RotateSlices(at::Tensor& x, int64_t num_heads, const RotaryTable& table, bool backward) {
+  const int64_t half = table.cosine.size(1);
+  const at::Tensor heads = x.view({x.size(0), num_heads, -1}).narrow(2, 0, 2 * half);
+  const at::Tensor first =
+      table.interleaved ? heads.slice(2, 0, 2 * half, 2) : heads.narrow(2, 0, half);
+  const at::Tensor second =
+      table.interleaved ? heads.slice(2, 1, 2 * half, 2) : heads.narrow(2, half, half);
+  const at::Tensor cosine = table.cosine.unsqueeze(1);
+  const at::Tensor sine = backward ? table.sine.neg().unsqueeze(1) : table.sine.unsqueeze(1);
+  const at::Tensor a = first.to(at::kFloat), b = second.to(at::kFloat);
+  first.copy_(a * cosine - b * sine);
+  second.copy_(b * cosine + a * sine);
+}
+
+}  // namespace
 
 void DeviceLayerOps::Rotate(at::Tensor& x, int64_t num_heads, const RotaryTable& table,
                             bool backward) const {
+  const int64_t rotated = 2 * table.cosine.size(1);
+  if (table.interleaved || rotated * num_heads != x.size(1)) {
+    return RotateSlices(x, num_heads, table, backward);
+  }
   cuda::RunRotary({.in = x.const_data_ptr(),
                    .cosine = table.cosine.const_data_ptr<float>(),
                    .sine = table.sine.const_data_ptr<float>(),
                    .rows = x.size(0),
                    .heads = num_heads,
-                   .head_dim = 2 * table.cosine.size(1),
+                   .head_dim = rotated,
                    .backward = backward,
                    .out = x.data_ptr(),
                    .in_element = ElementOf(x),
@@ -187,7 +220,9 @@ void DeviceLayerOps::Rotate(at::Tensor& x, int64_t num_heads, const RotaryTable&
   CheckLaunch("rotary");
 }
 
-at::Tensor DeviceLayerOps::SwiGlu(const at::Tensor& gate, const at::Tensor& up) const {
+at::Tensor DeviceLayerOps::GatedUnit(Activation activation, const at::Tensor& gate,
+                                     const at::Tensor& up) const {
+  if (activation == Activation::kGeluTanh) return at::gelu(gate, "tanh").mul_(up);
   at::Tensor out = at::empty_like(gate);
   cuda::RunSwiGlu({.gate = gate.const_data_ptr(),
                    .up = up.const_data_ptr(),
@@ -200,8 +235,15 @@ at::Tensor DeviceLayerOps::SwiGlu(const at::Tensor& gate, const at::Tensor& up) 
   return out;
 }
 
-void DeviceLayerOps::SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate,
-                                    at::Tensor& up) const {
+void DeviceLayerOps::GatedUnitBackward(Activation activation, const at::Tensor& out_grad,
+                                       at::Tensor& gate, at::Tensor& up) const {
+  if (activation == Activation::kGeluTanh) {
+    const at::Tensor grad = As(out_grad, gate.scalar_type());
+    const at::Tensor gated = at::gelu(gate, "tanh");
+    gate.copy_(at::gelu_backward(grad * up, gate, "tanh"));
+    up.copy_(gated.mul_(grad));
+    return;
+  }
   cuda::RunSwiGluBackward({.out_grad = out_grad.const_data_ptr(),
                            .gate = gate.data_ptr(),
                            .up = up.data_ptr(),
@@ -212,6 +254,8 @@ void DeviceLayerOps::SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate
   CheckLaunch("SwiGLU, backward");
 }
 
+void DeviceLayerOps::SoftCap(at::Tensor& x, float cap) const { x.div_(cap).tanh_().mul_(cap); }
+
 std::shared_ptr<const AttentionPlan> DeviceLayerOps::PlanAttention(
     std::span<const Segment> segments) const {
   return std::make_shared<const DeviceAttentionPlan>(segments, device_);
@@ -221,11 +265,11 @@ Attention DeviceLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor&
                                  const AttentionPlan& plan, const AttentionForm& form) const {
   const auto& parts = static_cast<const DeviceAttentionPlan&>(plan);
   const at::Tensor queries = ByHeads(q, form), keys = ByHeads(k, form), values = ByHeads(v, form);
-  Attention whole = AttendRuns(queries, keys, values, parts.own);
+  Attention whole = AttendRuns(queries, keys, values, parts.own, form.scale);
   if (parts.completions.has_value()) {
     const TokenSelection &rows = *parts.completions, &prompts = *parts.prompts;
     const Attention over_prompts = AttendRuns(rows.Take(queries), prompts.Take(keys),
-                                              prompts.Take(values), parts.over_prompts);
+                                              prompts.Take(values), parts.over_prompts, form.scale);
     const Attention merged = Merged({rows.Take(whole.out), rows.Take(whole.lse, 1)}, over_prompts);
     rows.Put(As(merged.out, whole.out.scalar_type()), whole.out);
     rows.Put(merged.lse, whole.lse, 1);
@@ -241,12 +285,12 @@ AttentionGrads DeviceLayerOps::AttendBackward(const at::Tensor& q, const at::Ten
   const at::Tensor queries = ByHeads(q, form), keys = ByHeads(k, form), values = ByHeads(v, form);
   const at::Tensor grad = ByHeads(out_grad, form), out = ByHeads(attention.out, form);
   AttentionGrads grads =
-      AttendRunsBackward(grad, queries, keys, values, {out, attention.lse}, parts.own);
+      AttendRunsBackward(grad, queries, keys, values, {out, attention.lse}, parts.own, form.scale);
   if (parts.completions.has_value()) {
     const TokenSelection &rows = *parts.completions, &prompts = *parts.prompts;
     const AttentionGrads over_prompts = AttendRunsBackward(
         rows.Take(grad), rows.Take(queries), prompts.Take(keys), prompts.Take(values),
-        {rows.Take(out), rows.Take(attention.lse, 1)}, parts.over_prompts);
+        {rows.Take(out), rows.Take(attention.lse, 1)}, parts.over_prompts, form.scale);
     rows.Add(over_prompts.q, grads.q);
     prompts.Add(over_prompts.k, grads.k);
     prompts.Add(over_prompts.v, grads.v);

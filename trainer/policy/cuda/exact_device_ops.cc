@@ -120,10 +120,12 @@ Normed ExactDeviceOps::RmsNorm(const NormLayer& layer, const at::Tensor& x, doub
 }
 
 RotaryTable ExactDeviceOps::MakeRotaryTable(std::span<const int32_t> positions,
-                                            std::span<const float> inverse_frequencies) const {
-  RotaryTable table = DeviceLayerOps::MakeRotaryTable(positions, inverse_frequencies);
+                                            const RotaryEmbedding& embedding,
+                                            bool interleaved) const {
+  RotaryTable table = DeviceLayerOps::MakeRotaryTable(positions, embedding, interleaved);
+  const std::span<const float> frequencies = embedding.inverse_frequencies;
   table.positions = Upload(positions, at::kInt);
-  table.inverse_frequencies = Upload(inverse_frequencies, at::kFloat);
+  table.inverse_frequencies = Upload(frequencies, at::kFloat);
   return table;
 }
 
@@ -149,7 +151,9 @@ RotatedHeads ExactDeviceOps::NormAndRotate(const NormLayer& norm, double eps, in
   return heads;
 }
 
-at::Tensor ExactDeviceOps::SwiGlu(const at::Tensor& gate, const at::Tensor& up) const {
+// The activation is SiLU: other models are refused (policy.cc).
+at::Tensor ExactDeviceOps::GatedUnit(Activation, const at::Tensor& gate,
+                                     const at::Tensor& up) const {
   const at::Tensor both = at::cat({gate, up}, 1);
   at::Tensor out = at::empty(gate.sizes(), On(type()));
   kernels::SwiGlu(both.const_data_ptr<float>(), nullptr, gate.size(0), gate.size(1), out.data_ptr(),
@@ -187,7 +191,7 @@ Attention ExactDeviceOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor&
         .contiguous();
   };
   const at::Tensor keys = in_blocks(k), values = in_blocks(v);
-  const at::Tensor queries = q * (1.0f / std::sqrt(static_cast<float>(d)));
+  const at::Tensor queries = q * form.scale;
   Attention result{at::empty(q.sizes(), On(type())), {}};
   const int64_t each = kernels::AttentionScratch(1, form.num_heads, d, plan.longest);
   const int64_t together = std::clamp<int64_t>(kScratchFloats / each, 1, tokens);

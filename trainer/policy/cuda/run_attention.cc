@@ -18,8 +18,6 @@
 namespace tandem::trainer {
 namespace {
 
-double Scale(const at::Tensor& q) { return 1.0 / std::sqrt(static_cast<double>(q.size(2))); }
-
 bool UseFlash(const at::Tensor& q) { return q.is_cuda() && q.scalar_type() == at::kBFloat16; }
 
 at::Tensor EndsFromZero(const std::vector<int32_t>& ends, const at::Device& device,
@@ -35,10 +33,10 @@ at::Tensor EndsFromZero(const std::vector<int32_t>& ends, const at::Device& devi
 }
 
 Attention FlashForward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                       const AttentionRuns& runs) {
+                       const AttentionRuns& runs, double scale) {
   const auto result = at::_flash_attention_forward(
       q, k, v, runs.device_query_ends, runs.device_key_ends, runs.longest_query, runs.longest_key,
-      /*dropout_p=*/0.0, runs.causal, /*return_debug_mask=*/false, Scale(q));
+      /*dropout_p=*/0.0, runs.causal, /*return_debug_mask=*/false, scale);
   return {std::get<0>(result), std::get<1>(result)};
 }
 
@@ -60,13 +58,13 @@ class DeterministicScope {
 
 AttentionGrads FlashBackward(const at::Tensor& out_grad, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, const Attention& attention,
-                             const AttentionRuns& runs) {
+                             const AttentionRuns& runs, double scale) {
   const at::Tensor no_dropout = at::empty({2}, q.options().dtype(at::kUInt64));
   const DeterministicScope deterministic;
   const auto [dq, dk, dv] = at::_flash_attention_backward(
       out_grad, q, k, v, attention.out, attention.lse.contiguous(), runs.device_query_ends,
       runs.device_key_ends, runs.longest_query, runs.longest_key, /*dropout_p=*/0.0, runs.causal,
-      no_dropout, no_dropout, Scale(q));
+      no_dropout, no_dropout, scale);
   return {dq, dk, dv};
 }
 
@@ -75,7 +73,7 @@ struct Run {
   int64_t query = 0, queries = 0, key = 0, keys = 0;  // first and count
 };
 
-std::vector<Run> ListRuns(const AttentionRuns& runs) {
+std::vector<Run> ListRuns(const AttentionRuns& runs, double scale) {
   std::vector<Run> list;
   Run at;
   for (size_t r = 0; r < runs.query_ends.size(); ++r) {
@@ -103,14 +101,14 @@ at::Tensor Scores(const at::Tensor& queries, const at::Tensor& keys, double scal
 }
 
 Attention WrittenOut(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                     const AttentionRuns& runs) {
+                     const AttentionRuns& runs, double scale) {
   const int64_t num_heads = q.size(1);
   Attention result{at::empty_like(q),
                    at::empty({num_heads, q.size(0)}, q.options().dtype(at::kFloat))};
   for (const Run& run : ListRuns(runs)) {
     const at::Tensor keys = Heads(k, run.key, run.keys, num_heads);
     const at::Tensor scores =
-        Scores(Heads(q, run.query, run.queries, num_heads), keys, Scale(q), runs.causal);
+        Scores(Heads(q, run.query, run.queries, num_heads), keys, scale, runs.causal);
     const at::Tensor lse = at::logsumexp(scores, 2);
     const at::Tensor out =
         at::matmul((scores - lse.unsqueeze(2)).exp_(), Heads(v, run.key, run.keys, num_heads));
@@ -127,7 +125,8 @@ at::Tensor FromHeads(const at::Tensor& x, int64_t heads) {
 
 AttentionGrads WrittenOutBackward(const at::Tensor& out_grad, const at::Tensor& q,
                                   const at::Tensor& k, const at::Tensor& v,
-                                  const Attention& attention, const AttentionRuns& runs) {
+                                  const Attention& attention, const AttentionRuns& runs,
+                                  double scale) {
   const int64_t num_heads = q.size(1), kv_heads = k.size(1);
   AttentionGrads grads{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   for (const Run& run : ListRuns(runs)) {
@@ -137,11 +136,11 @@ AttentionGrads WrittenOutBackward(const at::Tensor& out_grad, const at::Tensor& 
     const at::Tensor queries = of_queries(q), out_grads = of_queries(out_grad);
     const at::Tensor keys = Heads(k, run.key, run.keys, num_heads);
     const at::Tensor lse = attention.lse.narrow(1, run.query, run.queries).unsqueeze(2);
-    const at::Tensor shares = (Scores(queries, keys, Scale(q), runs.causal) - lse).exp_();
+    const at::Tensor shares = (Scores(queries, keys, scale, runs.causal) - lse).exp_();
     const at::Tensor delta = (out_grads * of_queries(attention.out)).sum(2, /*keepdim=*/true);
     const at::Tensor values = Heads(v, run.key, run.keys, num_heads);
     const at::Tensor scores_grad =
-        (at::matmul(out_grads, values.transpose(1, 2)) - delta).mul_(shares).mul_(Scale(q));
+        (at::matmul(out_grads, values.transpose(1, 2)) - delta).mul_(shares).mul_(scale);
     grads.q.narrow(0, run.query, run.queries)
         .copy_(FromHeads(at::matmul(scores_grad, keys), num_heads));
     grads.k.narrow(0, run.key, run.keys)
@@ -164,15 +163,16 @@ AttentionRuns::AttentionRuns(const std::vector<int32_t>& of_queries,
 }
 
 Attention AttendRuns(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                     const AttentionRuns& runs) {
-  return UseFlash(q) ? FlashForward(q, k, v, runs) : WrittenOut(q, k, v, runs);
+                     const AttentionRuns& runs, double scale) {
+  return UseFlash(q) ? FlashForward(q, k, v, runs, scale) : WrittenOut(q, k, v, runs, scale);
 }
 
 AttentionGrads AttendRunsBackward(const at::Tensor& out_grad, const at::Tensor& q,
                                   const at::Tensor& k, const at::Tensor& v,
-                                  const Attention& attention, const AttentionRuns& runs) {
-  return UseFlash(q) ? FlashBackward(out_grad, q, k, v, attention, runs)
-                     : WrittenOutBackward(out_grad, q, k, v, attention, runs);
+                                  const Attention& attention, const AttentionRuns& runs,
+                                  double scale) {
+  return UseFlash(q) ? FlashBackward(out_grad, q, k, v, attention, runs, scale)
+                     : WrittenOutBackward(out_grad, q, k, v, attention, runs, scale);
 }
 
 }  // namespace tandem::trainer

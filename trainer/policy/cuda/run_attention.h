@@ -35,13 +35,14 @@ struct AttentionRuns {
 };
 
 // q [Nq, H, D], k and v [Nk, Hkv, D] of one dtype -> out as q, lse [H, Nq] float32. Scores are
-// q k / sqrt(D). Flash attention takes D % 8 == 0, D <= 256.
+// q k scale. Flash attention takes D % 8 == 0, D <= 256.
 Attention AttendRuns(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                     const AttentionRuns& runs);
+                     const AttentionRuns& runs, double scale);
 
 // Gradients of the shapes and dtypes of q, k and v.
 AttentionGrads AttendRunsBackward(const at::Tensor& out_grad, const at::Tensor& q,
                                   const at::Tensor& k, const at::Tensor& v,
-                                  const Attention& attention, const AttentionRuns& runs);
+                                  const Attention& attention, const AttentionRuns& runs,
+                                  double scale);
 
 }  // namespace tandem::trainer
