@@ -1,6 +1,6 @@
 #include "trainer/policy/dense_attention.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
