@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/io/json_lines.h"
 #include "common/base/status_macros.h"
+#include "common/hub/resolve.h"
 #include "common/model/safetensors.h"
 
 namespace tandem::cli {
@@ -44,6 +45,22 @@ absl::Status CheckModelDirectory(const std::string& directory) {
     absl::StrAppend(&message, "; deploy/setup/install.sh fetches SmolLM2-135M-Instruct");
   }
   return absl::NotFoundError(message);
+}
+
+absl::Status FindModel(std::string* model) {
+  TANDEM_ASSIGN_OR_RETURN(const hub::Resolved found, hub::ResolveModel(*model));
+  *model = found.path;
+  const absl::Status checked = CheckModelDirectory(found.path);
+  if (checked.ok() || found.name.empty()) return checked;
+  return absl::Status(checked.code(),
+                      absl::StrCat(checked.message(), "; tandem fetch ", found.name, "@",
+                                   found.commit, " fetches what the snapshot lacks"));
+}
+
+absl::Status FindTokenizer(std::string* model) {
+  TANDEM_ASSIGN_OR_RETURN(const hub::Resolved found, hub::ResolveModel(*model));
+  *model = found.path;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ChooseDType(const std::string& directory, const std::string& asked) {
