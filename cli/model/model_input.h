@@ -12,6 +12,10 @@
 
 namespace tandem::cli {
 
+// The help of --model of commands that run a model.
+inline constexpr char kModelFlagHelp[] =
+    "Hugging Face directory, or a name on the Hub that `tandem fetch` got";
+
 // Checks that `directory` has a config, a tokenizer and weights, before anything is loaded.
 //   NOT_FOUND  there is no such directory, or a file is missing; the message says what a model
 //              directory holds and, for the demo's model, how to get it

@@ -95,7 +95,9 @@ absl::StatusOr<Snapshot> FindSnapshot(const std::string& cache, const RepoName& 
   return NotFound(
       "the cache has no revision ", name.revision, " of it: no ",
       snapshot.commit.empty() ? snapshot.repo + "/refs/" + name.revision : snapshot.directory,
-      commits.empty() ? "" : "; it has commit ", absl::StrJoin(commits, ", "));
+      commits.empty() ? ""
+                      : absl::StrCat("; it has commit ", absl::StrJoin(commits, ", "), ", which ",
+                                     name.id, "@COMMIT names"));
 }
 
 std::vector<std::string> BrokenFiles(const Snapshot& snapshot) {
