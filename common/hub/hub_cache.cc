@@ -132,10 +132,18 @@ std::vector<std::string> FilesNotFetched(const Snapshot& snapshot) {
   return missing;
 }
 
-bool IsKnownAbsent(const Snapshot& snapshot, const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(absl::StrCat(snapshot.repo, "/.no_exist/", snapshot.commit, "/", path),
-                    ignored);
+std::vector<std::string> KnownAbsent(const Snapshot& snapshot) {
+  const std::string root = absl::StrCat(snapshot.repo, "/.no_exist/", snapshot.commit);
+  std::vector<std::string> absent;
+  std::error_code error, ignored;
+  for (fs::recursive_directory_iterator entry(root, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->is_regular_file(ignored)) {
+      absent.push_back(fs::path(entry->path()).lexically_relative(root).string());
+    }
+  }
+  std::ranges::sort(absent);
+  return absent;
 }
 
 std::vector<std::string> UnfinishedBlobs(const std::string& repo) {

@@ -41,8 +41,8 @@ std::vector<std::string> BrokenFiles(const Snapshot& snapshot);
 // is cached. Sorted.
 std::vector<std::string> FilesNotFetched(const Snapshot& snapshot);
 
-// True if the cache says that the commit has no such file.
-bool IsKnownAbsent(const Snapshot& snapshot, const std::string& path);
+// Files that the commit is known not to have: another program asked the server for them. Sorted.
+std::vector<std::string> KnownAbsent(const Snapshot& snapshot);
 
 // Names of blobs whose download was begun and is not finished ("ETAG.incomplete").
 std::vector<std::string> UnfinishedBlobs(const std::string& repo);

@@ -84,7 +84,8 @@ absl::StatusOr<Resolved> ResolveName(const RepoName& name, const HubSettings& se
                   .name = name.id,
                   .revision = name.revision,
                   .commit = snapshot->commit,
-                  .not_fetched = FilesNotFetched(*snapshot)};
+                  .not_fetched = FilesNotFetched(*snapshot),
+                  .known_absent = KnownAbsent(*snapshot)};
 }
 
 absl::StatusOr<Resolved> Resolve(const std::string& text, RepoType type,

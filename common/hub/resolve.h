@@ -24,6 +24,8 @@ struct Resolved {
   // Files that the commit has and the snapshot does not, by the listing that huggingface_hub
   // leaves; empty for a path, and where no listing was left.
   std::vector<std::string> not_fetched;
+  // Files that the commit is known not to have (.no_exist of the cache).
+  std::vector<std::string> known_absent;
 
   // What names the same files later too: "NAME@COMMIT", or the path.
   std::string Pinned() const { return name.empty() ? path : name + "@" + commit; }

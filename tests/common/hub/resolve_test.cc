@@ -177,10 +177,10 @@ TEST_F(ResolveTest, TellsTheNameOfASnapshot) {
 TEST_F(ResolveTest, KnowsWhatTheCommitDoesNotHave) {
   AddModel(kOld, "main");
   Put(Repo() + "/.no_exist/" + kOld + "/chat_template.jinja", "");
-  const auto snapshot = FindSnapshot(settings_.cache, {.id = "org/tiny"});
-  ASSERT_THAT(snapshot, IsOk());
-  EXPECT_TRUE(IsKnownAbsent(*snapshot, "chat_template.jinja"));
-  EXPECT_FALSE(IsKnownAbsent(*snapshot, "tokenizer.json"));
+  Put(Repo() + "/.no_exist/" + kNew + "/tokenizer.json", "");
+  const auto found = ResolveModel("org/tiny", settings_);
+  ASSERT_THAT(found, IsOk());
+  EXPECT_THAT(found->known_absent, ElementsAre("chat_template.jinja"));
 }
 
 TEST_F(ResolveTest, PinsNamesToCommitsAndLeavesPaths) {
