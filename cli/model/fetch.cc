@@ -68,12 +68,7 @@ class FetchView {
   }
 
   void Progress(int64_t bytes, int64_t size) {
-    if (begin_bytes_ < 0) {
-      begin_bytes_ = bytes;
-      if (bytes > 0 && bytes < size && MonotonicSeconds() - started_ < kRedrawSeconds) {
-        Print(absl::StrCat(path_, ": goes on after ", ByteCount(bytes), " that are there"));
-      }
-    }
+    if (begin_bytes_ < 0) begin_bytes_ = bytes;
     bytes_ = bytes;
     const double now = MonotonicSeconds();
     if (now - drawn_ < (live_.is_terminal() ? kRedrawSeconds : kPlainLineSeconds)) return;

@@ -65,7 +65,7 @@ absl::Status FindModel(std::string* model) {
   const absl::Status checked = CheckModelDirectory(found.path);
   if (checked.ok() || found.name.empty()) return checked;
   for (const std::string& file : found.known_absent) {
-    if (file != "config.json" && file != "tokenizer.json" && file != "model.safetensors") continue;
+    if (file != "config.json" && file != "tokenizer.json") continue;
     return NotFound(checked.message(), "; ", found.Pinned(), " has no ", file,
                     ": look for another revision or a copy that has it");
   }

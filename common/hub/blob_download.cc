@@ -103,18 +103,14 @@ absl::Status FetchAll(HubClient& client, const BlobRequest& request, const std::
     if (size >= 0 && before == size && (size > 0 || fs::exists(file))) return absl::OkStatus();
     if (size >= 0 && before > size) RemoveFile(file);
     absl::Status disk;
-    absl::Status status = FetchRest(client, request, file, progress, &disk);
+    const absl::Status status = FetchRest(client, request, file, progress, &disk);
     if (!disk.ok()) return OnDisk(disk);
-    if (absl::IsOutOfRange(status) || absl::IsDataLoss(status)) {
-      RemoveFile(file);  // what is there is not the beginning of this file
-    } else if (status.ok() && (size < 0 || BytesOf(file) >= size)) {
+    // A whole answer is all that there is: CheckContents says if its size is another. So is what
+    // has no bytes behind its end, or more of them than the Hub says.
+    if (status.ok() || absl::IsOutOfRange(status) || absl::IsDataLoss(status)) {
       return absl::OkStatus();
-    } else if (status.ok()) {
-      status = Unavailable(request.path, ": the server ended after ", BytesOf(file), " of ", size,
-                           " bytes");
-    } else if (!HubClient::ShouldRepeat(status)) {
-      return status;
     }
+    if (!HubClient::ShouldRepeat(status)) return status;
     failures = BytesOf(file) > before ? 1 : failures + 1;
     TANDEM_RETURN_IF_ERROR(
         client.WaitToRepeat(failures, trainer::WithExitCode(status, ExitCode::kServerLost)));
@@ -127,7 +123,10 @@ absl::Status DownloadBlob(HubClient& client, const BlobRequest& request,
                           const FileProgress& progress) {
   const std::string file = request.blob + ".incomplete";
   bool was_there = BytesOf(file) > 0;
-  if (was_there) progress(BytesOf(file), request.facts.size);
+  if (was_there) {
+    client.Say(
+        absl::StrCat(request.path, ": goes on after ", BytesOf(file), " bytes that are there"));
+  }
   while (true) {
     TANDEM_RETURN_IF_ERROR(FetchAll(client, request, file, progress));
     const absl::Status contents = CheckContents(request, file);

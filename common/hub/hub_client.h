@@ -46,11 +46,12 @@ class HubClient {
   // Waits for so many seconds, or until the program is to end. True if it is to end.
   using Pause = std::function<bool(double seconds)>;
   // Says why a request is made again, and after how many seconds.
-  using Note = std::function<void(const std::string& text)>;
+  using Note = std::function<void(const std::string& text)>;  // also of other things worth a line
 
   HubClient(HubSettings settings, Pause pause, Note note);
 
   const HubSettings& settings() const { return settings_; }
+  void Say(const std::string& text) const { note_(text); }
 
   // Errors of all methods, each with the exit code that `tandem fetch` documents:
   //   NOT_FOUND           no such repository, revision or file; also what is private, which the
