@@ -47,6 +47,9 @@ void RemoveFile(const std::string& path) {
 absl::Status FetchRest(HubClient& client, const BlobRequest& request, const std::string& file,
                        const FileProgress& progress, absl::Status* disk) {
   int64_t have = BytesOf(file);
+  // With the mode that the umask leaves, as huggingface_hub's, for caches that a group shares.
+  if (const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666); fd >= 0)
+    ::close(fd);
   auto opened = AppendFile::Open(file);
   *disk = opened.status();
   if (!disk->ok()) return *disk;

@@ -299,7 +299,8 @@ absl::StatusOr<FileFacts> HubClient::Facts(const RepoName& name, const std::stri
   if (said != commit) return no_hub("the answer is of commit " + said);
   const std::string linked = answer.Header("x-linked-etag");
   FileFacts facts = {.etag = PlainETag(linked.empty() ? answer.Header("etag") : linked)};
-  if (facts.etag.empty() || facts.etag.find('/') != std::string::npos) {
+  if (facts.etag.empty() || facts.etag.front() == '.' ||
+      !std::ranges::all_of(facts.etag, [](char c) { return absl::ascii_isgraph(c) && c != '/'; })) {
     return no_hub("the answer has no usable ETag");
   }
   facts.size = SizeOf(answer.Header("x-linked-size"));

@@ -155,7 +155,10 @@ def test_fetches_what_tandem_reads_and_never_pickle(fake_hub):
     assert sorted(os.listdir(out.strip())) == ["chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json",
                                                "tokenizer_config.json"]
     assert "not fetched, since Tandem never reads pickle: pytorch_model.bin" in err
+    fetch(NAME, "--include", "*.md", "--include", "original/*")
+    assert os.path.exists(out.strip() + "/README.md") and os.path.exists(out.strip() + "/original/params.json")
     fetch(NAME, "--include", "*", "--exclude", "onnx/*")
+    assert os.path.exists(out.strip() + "/consolidated.safetensors")
     assert not os.path.exists(out.strip() + "/pytorch_model.bin") and not os.path.exists(out.strip() + "/onnx")
 
 

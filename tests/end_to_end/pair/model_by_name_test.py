@@ -47,6 +47,8 @@ def test_a_run_takes_its_model_by_name_and_writes_down_the_commit(fake_hub, mode
     run = tmp_path / "runs" / "small"
     resolved = yaml.safe_load((run / "config.yaml").read_text())
     assert resolved["trainer"]["model"] == resolved["server"]["model"] == f"org/tiny@{sha}"
+    card = json.loads((run / "run.json").read_text())
+    assert card["model"]["source"] == f"org/tiny@{sha} of the Hugging Face Hub"
     # The same run as with the directory.
     by_path = tmp_path / "path"
     by_path.mkdir()
