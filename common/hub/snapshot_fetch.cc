@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -40,6 +41,15 @@ absl::Status MakeParent(const std::string& path) {
 bool IsThere(const std::string& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
+}
+
+// As WriteFileAtomically, for files that several processes may write at once.
+absl::Status WriteShared(const std::string& path, const std::string& text) {
+  TANDEM_RETURN_IF_ERROR(MakeParent(path));
+  const std::string mine = absl::StrFormat("%s.%08x", path, std::random_device()());
+  TANDEM_RETURN_IF_ERROR(AsStorage(WriteFileAtomically(mine, text)));
+  if (::rename(mine.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  return AsStorage(Unavailable("rename to ", path, ": ", std::strerror(errno)));
 }
 
 int64_t SizeOnDisk(const std::string& path) {
@@ -145,7 +155,7 @@ absl::StatusOr<bool> SnapshotFetch::Fetch(const RepoFile& file, const HubClient:
   for (const std::string& needed : {blob, path, lock_path})
     TANDEM_RETURN_IF_ERROR(MakeParent(needed));
   if (const std::string tag = cache + "/CACHEDIR.TAG"; !IsThere(tag)) {
-    static_cast<void>(WriteFileAtomically(tag, kCacheDirectoryTag));  // only backups read it
+    static_cast<void>(WriteShared(tag, kCacheDirectoryTag));  // only backups read it
   }
   TANDEM_ASSIGN_OR_RETURN(const auto lock, BlobLock::Take(lock_path, pause, waits));
   bool fetched = false;
@@ -175,6 +185,7 @@ absl::Status SnapshotFetch::Link(const std::string& blob, const std::string& pat
   if (client_->settings().symlinks && ::symlink(target.c_str(), path.c_str()) == 0) {
     return absl::OkStatus();
   }
+  if (IsThere(path)) return absl::OkStatus();  // another program was first
   if (::rename(blob.c_str(), path.c_str()) == 0) return absl::OkStatus();
   return AsStorage(Unavailable(path, ": ", std::strerror(errno)));
 }
@@ -187,8 +198,7 @@ absl::Status SnapshotFetch::Finish() {
   if (revision == snapshot_.commit) return absl::OkStatus();
   const std::string ref = absl::StrCat(snapshot_.repo, "/refs/", revision);
   if (ReadFile(ref).value_or("") == snapshot_.commit) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(MakeParent(ref));
-  return AsStorage(WriteFileAtomically(ref, snapshot_.commit));
+  return WriteShared(ref, snapshot_.commit);
 }
 
 // trees/COMMIT.json, byte for byte as huggingface_hub writes it (its _tree_cache.py).
@@ -205,8 +215,7 @@ absl::Status SnapshotFetch::WriteListing() const {
   const nlohmann::ordered_json listing = {{"format_version", 1}, {"files", std::move(files)}};
   const std::string path = absl::StrCat(snapshot_.repo, "/trees/", snapshot_.commit, ".json");
   if (IsThere(path)) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(MakeParent(path));
-  return AsStorage(WriteFileAtomically(path, listing.dump(1, ' ', /*ensure_ascii=*/true)));
+  return WriteShared(path, listing.dump(1, ' ', /*ensure_ascii=*/true));
 }
 
 }  // namespace tandem::hub

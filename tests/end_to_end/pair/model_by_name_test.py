@@ -90,7 +90,8 @@ def test_a_dry_run_names_the_field_that_refuses_an_architecture(fake_hub, model,
 def test_other_commands_take_the_name_too(fake_hub, model, tmp_path):
     fake_hub.add_directory("models", "org/tiny", model)
     assert tandem("fetch", "org/tiny")[0] == 0
-    prompts = small_run.write_prompts(tmp_path / "prompts.jsonl", 2)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": "Name a number:"}) + "\n")
     answers = []
     for name in ("org/tiny", str(model)):
         done = subprocess.run([str(small_run.TANDEM), "generate", "--model", name, "--max-new-tokens", "4", "--input", str(prompts)],
