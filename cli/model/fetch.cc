@@ -35,7 +35,7 @@ using nlohmann::ordered_json;
 
 constexpr double kPlainLineSeconds = 10;  // between lines about one file, without a terminal
 constexpr double kRedrawSeconds = 0.1;
-constexpr int kBarWidth = 24;
+constexpr int kBarWidth = 16;
 
 struct FetchFlags {
   std::string name;

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pathlib
+import pty
 import signal
 import subprocess
 import sys
@@ -202,6 +203,27 @@ def test_a_moved_branch_leaves_the_name_at_the_old_commit_until_the_new_one_is_w
     fake_hub.damage.clear()
     fetch(NAME)
     assert ref.read_text() == new
+
+
+def test_draws_a_bar_on_a_terminal_and_plain_lines_elsewhere(fake_hub):
+    fake_hub.add("models", NAME, files(**{"model.safetensors": os.urandom(1_500_000)}))
+    fake_hub.seconds_per_piece = 0.02
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TERM"] = "xterm"
+        os.execv(TANDEM, [TANDEM, "fetch", NAME])
+    shown = b""
+    while True:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            break
+        shown += piece
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert b"\r\x1b[K[#" in shown and b" of 1.5 MB  model.safetensors  " in shown
+    fake_hub.add("models", "org/other", files())
+    _, err = fetch("org/other")
+    assert "\x1b" not in err and "model.safetensors: 512.0 kB in " in err
 
 
 # Tokens and refusals.
