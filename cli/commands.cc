@@ -77,6 +77,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddLogsCommand,
                          &AddLedgerCommand,
                          &AddReportCommand,
+                         &AddFetchCommand,
                          &AddInitCommand,
                          &AddSftCommand,
                          &AddTrainPreferencesCommand,

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
 #include "common/base/version.h"
+#include "common/hub/model_options.h"
 #include "common/options/command_line.h"
 #include "common/options/options.h"
 #include "rollout_server/rollout_server.h"
@@ -34,7 +35,7 @@ int Main(int argc, char** argv) {
         flag, [&sets, key](const std::string& v) { sets.push_back(absl::StrCat(key, "=", v)); },
         help);
   };
-  shorthand("--model", "server.model", "Hugging Face directory");
+  shorthand("--model", "server.model", "Hugging Face directory, or a name on the Hub");
   CLI::Option* const listen =
       shorthand("--listen", "server.listen", "HOST:PORT; port 0 picks a free one");
   std::string host;
@@ -73,6 +74,8 @@ int Main(int argc, char** argv) {
     std::cout << binder.Help();
     return 0;
   }
+  status = hub::FindModels({{"server.model", &options.model}}, hub::ReadHubSettings());
+  if (!status.ok()) return Fail(status, ExitCode::kBadModelOrData);
   options.listen = WithHostAndPort(options.listen, host, port);
   options.reflection |= reflection;
   options.insecure_plaintext_open_to_the_network |= insecure;

@@ -66,7 +66,9 @@ absl::Status CheckOptions(const ServerOptions& options) {
 }
 
 void BindOptions(OptionBinder& binder, ServerOptions& o) {
-  binder.Text("model", &o.model, "Hugging Face directory to load as version 0");
+  binder.Text("model", &o.model,
+              "model to load as version 0: a Hugging Face directory, or a name on the Hub "
+              "(docs/models.md)");
   binder.Text("listen", &o.listen, "HOST:PORT of gRPC; port 0 picks a free one");
   binder.Text(
       "tls", &o.tls.directory,

@@ -70,6 +70,9 @@ int Main(int argc, char** argv) {
   if (absl::Status bad = CheckOptions(options); !bad.ok()) {
     return Fail(bad, ExitCodeOf(WithExitCode(bad, ExitCode::kUsage)));
   }
+  if (absl::Status bad = PinModels(resume || resume_or_start, options); !bad.ok()) {
+    return Fail(bad, ExitCode::kBadModelOrData);
+  }
   if (dry_run) {
     std::cout << binder.ToYaml() << "\n" << DescribePlan(options);
     return 0;

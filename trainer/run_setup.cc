@@ -20,6 +20,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/files/file_system.h"
+#include "common/hub/hub_cache.h"
 #include "common/weights/digest.h"
 #include "trainer/experience/group_capture.h"
 #include "trainer/prompts/prompt_source.h"
@@ -91,11 +92,13 @@ int64_t MemoryGib() {
   return (bytes + (int64_t{1} << 29)) >> 30;
 }
 
-// Where the weights of a model directory come from, in one sentence: its SOURCE.txt, which whoever
-// makes the directory may write; empty without one.
+// Where the weights of a model directory come from: its SOURCE.txt, which whoever makes the directory
+// may write; else NAME@COMMIT where it is in the cache of the Hugging Face Hub; else empty.
 std::string ReadModelSource(const std::string& model_directory) {
   const auto text = ReadFile(model_directory + "/SOURCE.txt");
-  return text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "";
+  if (text.ok()) return std::string(absl::StripAsciiWhitespace(*text));
+  const std::string name = hub::NameOfSnapshot(model_directory);
+  return name.empty() ? "" : name + " of the Hugging Face Hub";
 }
 
 std::string DtypeName(const LearnerOptions& learner) {

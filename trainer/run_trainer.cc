@@ -1,13 +1,17 @@
 #include "trainer/run_trainer.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
+#include "common/files/file_system.h"
+#include "common/hub/model_options.h"
 #include "common/options/command_line.h"
 #include "common/process/memory.h"
 #include "common/process/stop_signal.h"
@@ -83,7 +87,22 @@ int Fail(const absl::Status& status, ExitCode code) {
   return ToInt(code);
 }
 
+absl::Status PinModels(bool goes_on, TrainerOptions& options) {
+  std::string before;
+  if (goes_on) {
+    before =
+        ReadFile(absl::StrCat(options.out, "/", options.run_name, "/config.yaml")).value_or("");
+  }
+  std::vector<std::string> notes;
+  const absl::Status pinned =
+      hub::PinModels(ModelOptions(options), before, hub::ReadHubSettings(), &notes);
+  for (const std::string& note : notes) std::fprintf(stderr, "trainer: %s\n", note.c_str());
+  return pinned;
+}
+
 int RunTrainer(TrainerOptions options, TrainerContext context) {
+  const absl::Status found = hub::FindModels(ModelOptions(options), hub::ReadHubSettings());
+  if (!found.ok()) return Fail(found, ExitCode::kBadModelOrData);
   const auto self = comm::ReadRankEnvironment(comm::ProcessEnvironment());
   if (!self.ok()) return Fail(self.status(), ExitCode::kUsage);
   const absl::Status chosen = ChooseDevice(options.learner.device, self->local_rank);

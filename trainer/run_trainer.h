@@ -9,6 +9,11 @@
 
 namespace tandem::trainer {
 
+// Pins the models that are named by their names on the Hub to commits (common/hub/model_options.h);
+// where the run goes on, to those of its config.yaml. Says on standard error which have moved.
+// Errors are those of hub::PinModels.
+absl::Status PinModels(bool goes_on, TrainerOptions& options);
+
 // Says on standard error why it ended early. Installs the signal handlers. Returns the exit code.
 int RunTrainer(TrainerOptions options, TrainerContext context);
 

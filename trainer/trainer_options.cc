@@ -29,7 +29,10 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
               absl::StrCat("an algorithm by name, as settings that the file may set otherwise "
                            "(`tandem run --explain-preset NAME`): ",
                            PresetNames(), "; empty: none"));
-  binder.Text("model", &options.model, "Hugging Face directory to start from");
+  binder.Text(
+      "model", &options.model,
+      "model to start from: a Hugging Face directory, or a name on the Hub that tandem fetch "
+      "got (docs/models.md)");
   binder.TextList("servers", &options.servers,
                   "the rollout servers: HOST:PORT, or dns:NAME:PORT for one at each address of a "
                   "name, looked up again as the run goes on; or vllm://HOST:PORT, a server of vLLM "
@@ -193,6 +196,17 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
   binder.Section("alerts", "when to warn", options.alerts);
   binder.Section("ranks", "several processes of one trainer (docs/scaling.md)", options.ranks);
   binder.Section("log", "log of this process", [&](OptionBinder& b) { BindLog(b, options.log); });
+}
+
+std::vector<hub::ModelOption> ModelOptions(TrainerOptions& options) {
+  std::vector<hub::ModelOption> models = {
+      {"trainer.model", &options.model},
+      {"trainer.reference.model", &options.learner.step.reference.model},
+      {"trainer.critic.model", &options.learner.step.critic.model}};
+  for (std::string& path : options.reward.model.paths) {
+    models.push_back({"trainer.reward.model.paths", &path});
+  }
+  return models;
 }
 
 absl::Status CheckOptions(const TrainerOptions& options) {

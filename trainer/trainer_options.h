@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/log.h"
+#include "common/hub/model_options.h"
 #include "common/options/options.h"
 #include "common/rpc/tls_directory.h"
 #include "trainer/advantages/advantage_options.h"
@@ -79,6 +80,10 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options);
 //                     or foreign servers with what they do not give
 //   UNIMPLEMENTED     numerics exact on a CUDA device
 absl::Status CheckOptions(const TrainerOptions& options);
+
+// The options that name models, which may be names on the Hub (common/hub/model_options.h). They
+// point into `options`.
+std::vector<hub::ModelOption> ModelOptions(TrainerOptions& options);
 
 // The plan of a run in a few lines, for --dry-run.
 std::string DescribePlan(const TrainerOptions& options);

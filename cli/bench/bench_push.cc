@@ -250,8 +250,8 @@ absl::Status MeasureRow(const PushBench& bench, const LocalServers& servers, Ver
   return absl::OkStatus();
 }
 
-absl::Status Push(const PushBench& bench, const JsonFlags& json) {
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(bench.model));
+absl::Status Push(PushBench& bench, const JsonFlags& json) {
+  TANDEM_RETURN_IF_ERROR(FindModel(&bench.model));
   LiveLine live;
   const auto result =
       RunPushBench(bench, [&](const std::string& what) { live.Update("bench push: " + what); });
@@ -309,7 +309,7 @@ void AddBenchPushCommand(CLI::App& bench, Action& chosen) {
   CLI::App* sub = bench.add_subcommand(
       "push",
       "Weight pushes to rollout servers on this machine, by transport, dense and as a delta");
-  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--model", flags->model, kModelFlagHelp)->required();
   AddChoice(sub, "--dtype", flags->dtype, {"fp32", "bf16"}, "compute dtype of the servers");
   AddChoice(sub, "--device", flags->device, {"cpu", "cuda"}, "where the servers compute");
   sub->add_option("--num-servers", flags->servers, "numbers of servers to measure")

@@ -151,8 +151,8 @@ absl::Status RunOurs(const Engines& engines, const BenchCase& c, int64_t repeat,
   return absl::OkStatus();
 }
 
-absl::Status Bench(const BenchFlags& flags) {
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+absl::Status Bench(BenchFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(FindModel(&flags.model));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, ParseCases(flags));
   std::vector<PeerCommand> peers;
   for (const std::string& peer : flags.peers) {
@@ -200,7 +200,7 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = bench->add_subcommand(
       "rollout",
       "The rollout engine: prefill and decode, compared with the machine's limits and with peers");
-  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--model", flags->model, kModelFlagHelp)->required();
   AddChoice(sub, "--device", flags->device, {"cpu", "cuda"},
             "where the forward pass runs (docs/dev/cuda.md)");
   sub->add_flag("--cuda-graphs,!--no-cuda-graphs", flags->cuda_graphs,

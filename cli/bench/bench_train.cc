@@ -139,12 +139,12 @@ absl::StatusOr<TrainResult> RunTrainPeer(const TrainBench& bench, const std::str
   return result;
 }
 
-absl::Status Train(const TrainBench& bench, const JsonFlags& json) {
+absl::Status Train(TrainBench& bench, const JsonFlags& json) {
   if (bench.device == "cuda" && !bench.peer.empty()) {
     return AsUsageError(
         absl::InvalidArgumentError("--peer trains on the CPU: leave out --device cuda"));
   }
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(bench.model));
+  TANDEM_RETURN_IF_ERROR(FindModel(&bench.model));
   LiveLine live;
   const auto result = RunTrainBench(
       bench, [&](const std::string& what) { live.Update(absl::StrCat("bench train: ", what)); });
@@ -243,7 +243,7 @@ void AddBenchTrainCommand(CLI::App& bench, Action& chosen) {
   flags->out = (std::filesystem::temp_directory_path() / "tandem_bench_train").string();
   CLI::App* sub = bench.add_subcommand(
       "train", "Train steps of server and trainer on this machine, compared with another trainer");
-  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--model", flags->model, kModelFlagHelp)->required();
   AddChoice(sub, "--dtype", flags->dtype, {"fp32", "bf16"},
             "compute dtype of the trainer and of the peer");
   AddChoice(sub, "--server-dtype", flags->server_dtype, {"fp32", "bf16"},

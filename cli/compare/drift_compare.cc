@@ -87,25 +87,25 @@ EngineStarter StarterOf(const Side& side, const ComparisonPlan& plan, const std:
   };
 }
 
-absl::StatusOr<ComparisonPlan> PlanOf(const CompareFlags& flags, const EngineSpec& a,
-                                      const EngineSpec& b) {
+// The specs of engines are given the directories of models that they name.
+absl::StatusOr<ComparisonPlan> PlanOf(const CompareFlags& flags, EngineSpec& a, EngineSpec& b) {
+  for (EngineSpec* const spec : {&a, &b}) {
+    if (!spec->model.empty()) TANDEM_RETURN_IF_ERROR(FindModel(&spec->model));
+  }
   ComparisonPlan plan = {.model = flags.model,
                          .weights_a = a.model,
                          .weights_b = b.model,
                          .steps_of_weights = flags.steps_of_weights,
                          .sampling = flags.sampling};
   plan.sampling.raw = flags.logprobs == "raw";
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
-  for (const std::string& directory : flags.steps_of_weights) {
-    TANDEM_RETURN_IF_ERROR(CheckModelDirectory(directory));
+  TANDEM_RETURN_IF_ERROR(FindModel(&plan.model));
+  for (std::string& directory : plan.steps_of_weights) {
+    TANDEM_RETURN_IF_ERROR(FindModel(&directory));
   }
-  for (const std::string& directory : {plan.weights_a, plan.weights_b}) {
-    if (!directory.empty()) TANDEM_RETURN_IF_ERROR(CheckModelDirectory(directory));
-  }
-  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(plan.model));
   plan.eos_token_ids = config.eos_token_ids;
   plan.vocab_size = config.vocab_size;
-  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(plan.model));
   TANDEM_ASSIGN_OR_RETURN(plan.prompts, ReadComparePrompts(flags.prompts, *tokenizer));
   return plan;
 }
@@ -166,7 +166,7 @@ void AddEngineOptions(CLI::App* sub, CompareFlags& flags) {
          ":model=DIR is a model of this side alone")
       ->required();
   sub->add_option("--b", flags.b, "the engine that scores, in the trainer's place")->required();
-  sub->add_option("--model", flags.model, "Hugging Face directory")->required();
+  sub->add_option("--model", flags.model, kModelFlagHelp)->required();
   sub->add_option("--prompts", flags.prompts,
                   "file of lines: text, or JSON with prompt, messages or token_ids")
       ->required();

@@ -28,7 +28,8 @@ void AddServerFlags(CLI::App* sub, ServerFlags& flags) {
                   "HOST:PORT of a rollout server that runs; without it one is started for the "
                   "command");
   sub->add_option("--model", flags.model,
-                  "model directory; with --server only its tokenizer is read (default: the path "
+                  "model directory, or a name on the Hub; with --server only its tokenizer is read "
+                  "(default: the path "
                   "that the server says)");
   AddChoice(sub, "--dtype", flags.dtype, {"fp32", "bf16"}, "of the server that is started");
   AddThreadsFlag(sub, flags.threads);
@@ -48,7 +49,6 @@ void AddSampleFlags(CLI::App* sub, SampleRequest& sampling) {
 }
 
 absl::StatusOr<std::string> SamplingServer::StartLocal(const ServerFlags& flags) {
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   logs_ =
       absl::StrCat(std::filesystem::temp_directory_path().string(), "/tandem_server_", getpid());
   TANDEM_RETURN_IF_ERROR(
@@ -82,7 +82,8 @@ absl::StatusOr<std::string> SamplingServer::StartLocal(const ServerFlags& flags)
   return local_.addresses()[0];
 }
 
-absl::StatusOr<std::unique_ptr<SamplingServer>> SamplingServer::Open(const ServerFlags& flags) {
+absl::StatusOr<std::unique_ptr<SamplingServer>> SamplingServer::Open(const ServerFlags& named) {
+  ServerFlags flags = named;
   if (flags.server.empty() && flags.model.empty()) {
     return AsUsageError(InvalidArgument(
         "want --model DIR, of which a server is started, or --server HOST:PORT of one that runs"));
@@ -90,6 +91,10 @@ absl::StatusOr<std::unique_ptr<SamplingServer>> SamplingServer::Open(const Serve
   const auto caller = LoadCaller(flags.tls);
   if (!caller.ok()) return AsUsageError(caller.status());
   std::unique_ptr<SamplingServer> opened(new SamplingServer);
+  if (!flags.model.empty()) {
+    TANDEM_RETURN_IF_ERROR(flags.server.empty() ? FindModel(&flags.model)
+                                                : FindTokenizer(&flags.model));
+  }
   std::string address = flags.server;
   if (address.empty()) {
     TANDEM_ASSIGN_OR_RETURN(address, opened->StartLocal(flags));

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cli/io/subcommand.h"
+#include "cli/model/model_input.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::cli {
@@ -42,10 +43,20 @@ void AddCaptureArgument(CLI::App* sub, std::string* capture) {
 }
 
 void AddModelFlags(CLI::App* sub, std::string* model, std::string* weights) {
-  sub->add_option("--model", *model,
-                  "directory with config.json and tokenizer; default: the one the capture names");
+  sub->add_option(
+      "--model", *model,
+      "directory with config.json and tokenizer, or a name on the Hub; default: the one that the\n"
+      "capture names");
   sub->add_option("--weights", *weights,
-                  "model directory or safetensors file, for weights the capture does not carry");
+                  "model directory, name on the Hub or safetensors file, for weights the capture "
+                  "does not carry");
+}
+
+absl::Status FindModelFlags(std::string* model, std::string* weights) {
+  for (std::string* const named : {model, weights}) {
+    if (!named->empty()) TANDEM_RETURN_IF_ERROR(FindTokenizer(named));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckIsOneCapture(const std::string& path) {

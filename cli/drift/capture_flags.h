@@ -19,6 +19,10 @@ void AddCaptureArgument(CLI::App* sub, std::string* capture);
 // --model and --weights.
 void AddModelFlags(CLI::App* sub, std::string* model, std::string* weights);
 
+// Replaces both, where they are names on the Hub, by directories of this machine.
+//   NOT_FOUND  as FindTokenizer
+absl::Status FindModelFlags(std::string* model, std::string* weights);
+
 // OK unless `path` is a run directory. Whether it is a capture is checked by the code that reads
 // it.
 //   INVALID_ARGUMENT with exit code 2  a run directory (the message lists its captures by step, one

@@ -51,7 +51,8 @@ absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& at
 }
 
 // Returns exit code 3 for a capture that is not comparable, after the findings are printed.
-absl::StatusOr<int> RunAttribute(const AttributeFlags& flags) {
+absl::StatusOr<int> RunAttribute(AttributeFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(FindModelFlags(&flags.options.model, &flags.options.weights));
   TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.options.capture));
   for (const std::string& path : {flags.html, flags.json.file}) {
     TANDEM_RETURN_IF_ERROR(CheckOutputFolder(path));

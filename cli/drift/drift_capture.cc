@@ -34,7 +34,7 @@ absl::Status Capture(const CaptureFlags& flags, const rpc::Caller& caller) {
   if (std::filesystem::exists(flags.out)) {
     return AlreadyExists(flags.out, " exists: name a directory that is not there yet (--out)");
   }
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(request.model));
+  TANDEM_RETURN_IF_ERROR(FindModel(&request.model));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(request.model));
   TANDEM_ASSIGN_OR_RETURN(
       const auto prompts,
@@ -76,7 +76,9 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
   CLI::App* sub = drift.add_subcommand(
       "capture", "Sample groups from a live rollout server and keep them as a capture");
   sub->add_option("address", request.address, "HOST:PORT of the server")->required();
-  sub->add_option("--model", request.model, "directory the server was started with")->required();
+  sub->add_option("--model", request.model,
+                  "model that the server was started with: a directory, or a name on the Hub")
+      ->required();
   sub->add_option("--data", flags->data_file, "JSON lines of prompts, as trainer.data.train takes")
       ->required();
   sub->add_option("--out", flags->out, "directory to write; must not exist")->required();

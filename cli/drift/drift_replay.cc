@@ -23,7 +23,8 @@ struct ReplayFlags {
 };
 
 // Returns exit code 3 for a capture that is not comparable, after the findings are printed.
-absl::StatusOr<int> RunCommand(const ReplayFlags& flags) {
+absl::StatusOr<int> RunCommand(ReplayFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(FindModelFlags(&flags.options.model, &flags.options.weights));
   TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.options.capture));
   KeepFreedMemory();
   TANDEM_ASSIGN_OR_RETURN(const drift::Replay replay, drift::RunReplay(flags.options, PassLine()));
@@ -34,7 +35,7 @@ absl::StatusOr<int> RunCommand(const ReplayFlags& flags) {
 
 // Methods and thresholds are checked before anything is read, so that a wrong flag gives exit code
 // 2.
-int Replay(const ReplayFlags& flags) {
+int Replay(ReplayFlags& flags) {
   const auto selected = drift::SelectVariants(flags.options.selection);
   return selected.ok() ? ExitAfterCapture(RunCommand(flags)) : FailUsage(selected.status());
 }

@@ -33,7 +33,8 @@ struct WhyFlags {
 };
 
 // Returns exit code 3 for a capture that is not comparable, after the findings are printed.
-absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
+absl::StatusOr<int> RunWhyCommand(WhyFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(FindModelFlags(&flags.options.model, &flags.options.weights));
   KeepFreedMemory();
   // Runs and captures are directories. A file that is no records file gets the reader's message.
   std::error_code ignored;

@@ -54,6 +54,7 @@ void AddReportCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);
 
 // Models.
+void AddFetchCommand(CLI::App& app, Action& chosen);
 void AddInitCommand(CLI::App& app, Action& chosen);
 void AddSftCommand(CLI::App& app, Action& chosen);
 void AddTrainPreferencesCommand(CLI::App& app, Action& chosen);

@@ -9,8 +9,10 @@
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/model_directory.h"
+#include "cli/model/model_input.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/hub/resolve.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/options/command_line.h"
@@ -83,6 +85,7 @@ absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
   ExportSource source{.weights = weights.string()};
   if (!base_model.empty()) {
     source.model = base_model;
+    if (hub::IsNameOnHub(base_model)) TANDEM_RETURN_IF_ERROR(FindTokenizer(&source.model));
   } else if (Exists(weights / "config.json")) {
     source.model = weights.string();
   } else {

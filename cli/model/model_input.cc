@@ -8,9 +8,24 @@
 #include "absl/strings/str_cat.h"
 #include "cli/io/json_lines.h"
 #include "common/base/status_macros.h"
+#include "common/hub/resolve.h"
 #include "common/model/safetensors.h"
 
 namespace tandem::cli {
+
+namespace {
+
+std::string WhatAModelIs(const std::string& named) {
+  std::string text =
+      "; a model is a Hugging Face directory with config.json, tokenizer.json and "
+      "model.safetensors (or shards with model.safetensors.index.json)";
+  if (absl::StrContains(named, "smollm2")) {
+    absl::StrAppend(&text, "; deploy/setup/install.sh fetches SmolLM2-135M-Instruct");
+  }
+  return text;
+}
+
+}  // namespace
 
 absl::Status CheckModelDirectory(const std::string& directory) {
   std::error_code ignored;
@@ -36,14 +51,33 @@ absl::Status CheckModelDirectory(const std::string& directory) {
     }
   }
   if (missing.empty()) return absl::OkStatus();
-  std::string message =
-      absl::StrCat("model ", directory, ": ", missing,
-                   "; a model is a Hugging Face directory with config.json, tokenizer.json and "
-                   "model.safetensors (or shards with model.safetensors.index.json)");
-  if (absl::StrContains(directory, "smollm2")) {
-    absl::StrAppend(&message, "; deploy/setup/install.sh fetches SmolLM2-135M-Instruct");
+  return NotFound("model ", directory, ": ", missing, WhatAModelIs(directory));
+}
+
+absl::Status FindModel(std::string* model) {
+  const auto resolved = hub::ResolveModel(*model);
+  if (absl::IsNotFound(resolved.status())) {
+    return NotFound(resolved.status().message(), WhatAModelIs(*model));
   }
-  return absl::NotFoundError(message);
+  TANDEM_RETURN_IF_ERROR(resolved.status());
+  const hub::Resolved& found = *resolved;
+  *model = found.path;
+  const absl::Status checked = CheckModelDirectory(found.path);
+  if (checked.ok() || found.name.empty()) return checked;
+  for (const std::string& file : found.known_absent) {
+    if (file != "config.json" && file != "tokenizer.json") continue;
+    return NotFound(checked.message(), "; ", found.Pinned(), " has no ", file,
+                    ": look for another revision or a copy that has it");
+  }
+  return absl::Status(checked.code(),
+                      absl::StrCat(checked.message(), "; tandem fetch ", found.name, "@",
+                                   found.commit, " fetches what the snapshot lacks"));
+}
+
+absl::Status FindTokenizer(std::string* model) {
+  TANDEM_ASSIGN_OR_RETURN(const hub::Resolved found, hub::ResolveModel(*model));
+  *model = found.path;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ChooseDType(const std::string& directory, const std::string& asked) {

@@ -9,6 +9,7 @@
 #include "cli/io/subcommand.h"
 #include "cli/run_file/run_file.h"
 #include "common/base/status_macros.h"
+#include "common/hub/resolve.h"
 #include "common/options/nearest_name.h"
 
 namespace tandem::cli {
@@ -114,6 +115,9 @@ absl::StatusOr<StageCommand> ResolveRunFile(const PipelineFile& pipeline, size_t
   StageCommand resolved = {.arguments = {"run", directory + "/run.yaml"},
                            .inputs = (*file)->input_paths(),
                            .run_file = (*file)->ToYaml()};
+  for (const RunFile::FoundModel& model : (*file)->FindModels()) {
+    if (hub::IsNameOnHub(model.value)) resolved.inputs.push_back(model.value);
+  }
   for (const std::string& change : (*file)->Changes()) {  // "NAME: VALUE  (default ..)"
     const size_t colon = change.find(": ");
     resolved.options[change.substr(0, colon)] =
@@ -130,6 +134,13 @@ absl::StatusOr<StageCommand> ResolveStage(const PipelineFile& pipeline, size_t i
                                                      ? ResolveRunFile(pipeline, index)
                                                      : ResolveFlags(pipeline, index));
   for (const std::string& path : stage.reads) resolved.inputs.push_back(path);
+  // A model's name stands for a commit, by whose files a stage is known. One that is not there stays,
+  // and is reported with the other inputs.
+  for (std::string& path : resolved.inputs) {
+    if (!hub::IsNameOnHub(path)) continue;
+    const auto model = hub::ResolveModel(path);
+    if (model.ok()) path = model->path;
+  }
   std::ranges::sort(resolved.inputs);
   const auto same = std::ranges::unique(resolved.inputs);
   resolved.inputs.erase(same.begin(), same.end());

@@ -15,6 +15,7 @@
 #include "cli/run_file/run_file.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
+#include "common/hub/resolve.h"
 #include "common/model/model_config.h"
 #include "common/options/command_line.h"
 #include "common/process/memory.h"
@@ -47,6 +48,12 @@ absl::StatusOr<int64_t> MemoryOf(const PlanFlags& flags, bool on_gpus) {
   return AvailableMemoryBytes().value_or(std::numeric_limits<int64_t>::max());
 }
 
+// The config.json of a model, by its directory or its name on the Hub; nothing else is read.
+absl::StatusOr<ModelConfig> ConfigOf(const std::string& model) {
+  TANDEM_ASSIGN_OR_RETURN(const hub::Resolved found, hub::ResolveModel(model));
+  return ReadModelConfig(found.path);
+}
+
 // Rows of groups or examples of `tokens` tokens, `targets` of them with log-probs, `count` in all:
 // as many in a row as microbatch_tokens allows, at least one, and no more than there are.
 void SetRows(plan::RunShape& run, int64_t tokens, int64_t targets, int64_t count,
@@ -75,14 +82,15 @@ absl::StatusOr<plan::RunShape> RlShape(const PlanFlags& flags) {
   const trainer::TrainStepOptions& step = options.learner.step;
   plan::RunShape run = {.algorithm = options.preset.empty() ? "run file" : options.preset};
   plan::TrainerShape& trainer = run.trainer;
-  TANDEM_ASSIGN_OR_RETURN(trainer.policy, ReadModelConfig(options.model));
+  TANDEM_ASSIGN_OR_RETURN(trainer.policy, ConfigOf(options.model));
   trainer.file_dtype = trainer.policy.checkpoint_dtype;
   trainer.has_reference = step.loss.kl_coefficient > 0 || options.learner.measure_reference_kl;
   if (NeedsCritic(options.advantage.kind) &&
       step.critic.backbone == trainer::CriticBackbone::kOwn) {
     trainer.critic = trainer.policy;
     if (!step.critic.model.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(trainer.critic, tandem::trainer::ReadTrunkConfig(step.critic.model));
+      TANDEM_ASSIGN_OR_RETURN(const hub::Resolved critic, hub::ResolveModel(step.critic.model));
+      TANDEM_ASSIGN_OR_RETURN(trainer.critic, tandem::trainer::ReadTrunkConfig(critic.path));
     }
   }
   trainer.dtype = options.learner.dtype;
@@ -110,7 +118,7 @@ absl::StatusOr<plan::RunShape> RlShape(const PlanFlags& flags) {
     }
   }
   plan::ServerShape server = {.engine = file->server().engine};
-  TANDEM_ASSIGN_OR_RETURN(server.config, ReadModelConfig(file->server().model));
+  TANDEM_ASSIGN_OR_RETURN(server.config, ConfigOf(file->server().model));
   server.file_dtype = server.config.checkpoint_dtype;
   if (server.engine.device == Device::kCpu && server.engine.kv_capacity_tokens == 0) {
     server.engine.kv_capacity_tokens = 32768;  // KvCapacityTokens
@@ -136,7 +144,7 @@ absl::StatusOr<plan::RunShape> SupervisedShape(const PlanFlags& flags) {
   for (const std::string& set : flags.sets) TANDEM_RETURN_IF_ERROR(binder.Set(set));
   plan::RunShape run = {.algorithm = flags.algorithm};
   plan::TrainerShape& trainer = run.trainer;
-  TANDEM_ASSIGN_OR_RETURN(trainer.policy, ReadModelConfig(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(trainer.policy, ConfigOf(flags.model));
   trainer.file_dtype = trainer.policy.checkpoint_dtype;
   if (flags.algorithm == "reward_model") {
     trainer.over_vocabulary = false;
@@ -184,7 +192,7 @@ void AddPlanCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--algorithm", flags->algorithm,
                   absl::StrCat("a preset (", trainer::PresetNames(),
                                "), sft, preferences (dpo) or reward_model"));
-  sub->add_option("--model", flags->model, "directory with config.json");
+  sub->add_option("--model", flags->model, "directory with config.json, or a name on the Hub");
   sub->add_option("--gpus", flags->gpus,
                   "GPUs, half of them for trainer ranks; default: the devices that the options "
                   "name, which is the CPU")

@@ -140,8 +140,9 @@ void AddDemoCommand(CLI::App& app, Action& chosen) {
   AddNonNegative(sub, "--steps", flags->steps, "train steps; 0: as many as the run file says");
   AddChoice(sub, "--task", flags->task, {"multiply", "add"},
             "a * b with 1..9, or the harder a + b with 1..20");
-  sub->add_option("--model", flags->model,
-                  "Hugging Face directory; default: models/smollm2-135m-instruct");
+  sub->add_option(
+      "--model", flags->model,
+      "Hugging Face directory, or a name on the Hub; default: models/smollm2-135m-instruct");
   sub->add_option("--out", flags->out, "directory of runs")->capture_default_str();
   sub->add_option("--name", flags->name, "name of the run; default: demo-TASK-SEED");
   sub->add_option("--rounding", flags->rounding,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "common/files/file_system.h"
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"
+#include "trainer/critic/scored_model.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/ranks/device_choice.h"
 #include "trainer/rollouts/server_lookup.h"
@@ -118,18 +120,49 @@ void PrintPlan(const RunFile& file, const LaunchPlan& plan) {
   absl::PrintF("# %d train steps, then %s/report.html\n", plan.num_steps, file.run_directory());
 }
 
+bool IsModel(const RunFile& file, const std::string& path) {
+  const auto models = file.FindModels();
+  return std::ranges::find(models, path, &RunFile::FoundModel::value) != models.end();
+}
+
+// What each model is: its directory, and its architecture or the field that refuses it.
+void PrintModels(const RunFile& file) {
+  for (const RunFile::FoundModel& found : file.FindModels()) {
+    if (!found.status.ok()) continue;  // CheckInputs says so
+    absl::PrintF("# %s: %s", found.option, found.value);
+    if (found.path != found.value) absl::PrintF(" -> %s", found.path);
+    const bool is_policy = found.option == "trainer.model" || found.option == "server.model";
+    const auto config =
+        is_policy ? ReadModelConfig(found.path) : trainer::ReadTrunkConfig(found.path);
+    absl::PrintF(" (%s)\n", config.ok() ? config->model_type
+                                        : absl::StrCat("cannot run: ", config.status().message()));
+  }
+}
+
+// The configuration that the run of an earlier `tandem run` had; empty without one.
+std::string EarlierConfig(const std::string& run_directory) {
+  const auto config = ReadFile(run_directory + "/config.yaml");
+  return config.ok() ? *config : ReadFile(run_directory + "/logs/launch.yaml").value_or("");
+}
+
 // Checks that both models are directories with config, tokenizer and weights, and that the files of
 // data, probe, certificates and tokens can be read. Their contents are checked by their readers.
 //   NOT_FOUND with exit code 3  names everything that is missing, one per line
 absl::Status CheckInputs(const RunFile& file) {
   std::vector<std::string> missing;
+  const auto add = [&](const std::string& what) {
+    if (std::ranges::find(missing, what) == missing.end()) missing.push_back(what);
+  };
+  for (const RunFile::FoundModel& found : file.FindModels()) {
+    absl::Status status = found.status;
+    const bool is_policy = found.option == "trainer.model" || found.option == "server.model";
+    std::string model = found.value;
+    if (is_policy) status = FindModel(&model);
+    if (!status.ok()) add(std::string(status.message()));
+  }
   for (const std::string& path : file.input_paths()) {
-    if (path == file.trainer().model || path == file.server().model) {
-      const absl::Status model = CheckModelDirectory(path);
-      if (!model.ok()) missing.emplace_back(model.message());
-    } else if (::access(path.c_str(), R_OK) != 0) {
-      missing.push_back(absl::StrCat(path, ": ", std::strerror(errno)));
-    }
+    if (IsModel(file, path)) continue;
+    if (::access(path.c_str(), R_OK) != 0) add(absl::StrCat(path, ": ", std::strerror(errno)));
   }
   if (missing.empty()) return absl::OkStatus();
   return trainer::WithExitCode(absl::NotFoundError(absl::StrJoin(missing, "\n")),
@@ -138,8 +171,10 @@ absl::Status CheckInputs(const RunFile& file) {
 
 // Reads and tokenises the prompts as the trainer will, and prints how many there are.
 absl::Status PrintPrompts(const RunFile& file) {
-  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file.trainer().model));
-  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(file.trainer().model));
+  std::string model = file.trainer().model;
+  TANDEM_RETURN_IF_ERROR(FindModel(&model));
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(model));
   TANDEM_ASSIGN_OR_RETURN(
       const trainer::RunPrompts prompts,
       trainer::OpenRunPrompts(file.trainer().data, file.trainer().seed,
@@ -186,8 +221,15 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, RunFile::Load(options.config, options.sets));
   LocalRunResult result{.run_directory = file->run_directory()};
   const std::string config = result.run_directory + "/logs/launch.yaml";
+  std::vector<std::string> notes;
+  // What cannot be found is reported by CheckInputs, with all else that is missing.
+  file->PinModels(options.resume ? EarlierConfig(result.run_directory) : "", &notes).IgnoreError();
+  for (const std::string& note : notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   LaunchPlan plan = PlanOf(*file, config, options);
-  if (options.dry_run) PrintPlan(*file, plan);
+  if (options.dry_run) {
+    PrintPlan(*file, plan);
+    PrintModels(*file);
+  }
   TANDEM_RETURN_IF_ERROR(CheckPrograms(ProgramFolder(file->launch())));
   TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
   TANDEM_RETURN_IF_ERROR(CheckTrainerDevice(*file));

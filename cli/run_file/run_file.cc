@@ -1,9 +1,12 @@
 #include "cli/run_file/run_file.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/hub/model_options.h"
+#include "common/hub/resolve.h"
 #include "trainer/presets.h"
 
 namespace tandem::cli {
@@ -58,12 +61,14 @@ absl::StatusOr<std::unique_ptr<RunFile>> RunFile::LoadTexts(const std::vector<Te
 }
 
 std::vector<std::string> RunFile::input_paths() const {
-  std::vector<std::string> paths = {trainer_.model, trainer_.data.train};
-  if (server_.model != trainer_.model) paths.push_back(server_.model);
+  std::vector<std::string> paths;
+  for (const FoundModel& model : FindModels()) {
+    const bool is_new = std::ranges::find(paths, model.value) == paths.end();
+    if (is_new && !hub::IsNameOnHub(model.value)) paths.push_back(model.value);
+  }
+  paths.push_back(trainer_.data.train);
   if (!trainer_.data.eval.empty()) paths.push_back(trainer_.data.eval);
   if (!trainer_.probe.file.empty()) paths.push_back(trainer_.probe.file);
-  const std::string& critic = trainer_.learner.step.critic.model;
-  if (!critic.empty()) paths.push_back(critic);
   for (const rpc::TlsOptions* const tls : {&server_.tls, &trainer_.tls}) {
     for (const char* const file : {"tls.crt", "tls.key", "ca.crt"}) {
       if (!tls->directory.empty()) paths.push_back(absl::StrCat(tls->directory, "/", file));
@@ -71,6 +76,32 @@ std::vector<std::string> RunFile::input_paths() const {
     if (!tls->token_file.empty()) paths.push_back(tls->token_file);
   }
   return paths;
+}
+
+std::vector<hub::ModelOption> RunFile::model_options() {
+  std::vector<hub::ModelOption> models = trainer::ModelOptions(trainer_);
+  models.insert(models.begin() + 1, {"server.model", &server_.model});
+  return models;
+}
+
+absl::Status RunFile::PinModels(const std::string& before, std::vector<std::string>* notes) {
+  return hub::PinModels(model_options(), before, hub::ReadHubSettings(), notes);
+}
+
+std::vector<RunFile::FoundModel> RunFile::FindModels() const {
+  RunFile copy;  // since the options are pointed to
+  copy.trainer_ = trainer_;
+  copy.server_ = server_;
+  std::vector<FoundModel> found;
+  for (const hub::ModelOption& option : copy.model_options()) {
+    if (option.value->empty()) continue;
+    const auto model = hub::ResolveModel(*option.value);
+    found.push_back({.option = option.name,
+                     .value = *option.value,
+                     .path = model.ok() ? model->path : "",
+                     .status = model.status()});
+  }
+  return found;
 }
 
 void RunFile::UseThreads(int64_t rank_threads, int64_t server_threads) {
@@ -92,7 +123,7 @@ std::string RunFile::Reference() {
   return absl::StrCat(
       "# Configuration\n\n"
       "For whoever writes a run file: one YAML file with the sections below describes a run.\n"
-      "You need a model directory and prompts; `examples/demo.yaml` is a small one. First\n"
+      "You need a model and prompts; `examples/demo.yaml` is a small one. First\n"
       "command: `tandem run examples/demo.yaml --dry-run` prints the resolved configuration,\n"
       "what of it differs from the defaults, and what is missing.\n\n"
       "`--set NAME=VALUE` overrides the file. An unknown name, a wrong type and a value out\n"

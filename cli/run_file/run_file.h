@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/run_file/launch_options.h"
+#include "common/hub/model_options.h"
 #include "common/options/options.h"
 #include "rollout_server/server_options.h"
 #include "trainer/trainer_options.h"
@@ -36,7 +38,22 @@ class RunFile {
   const rollout::ServerOptions& server() const { return server_; }
   const trainer::TrainerOptions& trainer() const { return trainer_; }
   std::string run_directory() const { return trainer_.out + "/" + trainer_.run_name; }  // OUT/NAME
-  std::vector<std::string> input_paths() const;  // must be readable where processes start
+  // Must be readable where processes start. Without models that are named by their names on the
+  // Hub, which each machine finds in its own cache.
+  std::vector<std::string> input_paths() const;
+
+  // Pins the models that are named by names (common/hub/model_options.h). `before`: the config.yaml
+  // of the run that goes on; empty for a new one. Errors are those of hub::PinModels.
+  absl::Status PinModels(const std::string& before, std::vector<std::string>* notes);
+
+  // The directories of this machine that a model's option stands for.
+  struct FoundModel {
+    std::string option;  // "trainer.model"
+    std::string value;   // as in the file
+    std::string path;    // empty where `status` is an error
+    absl::Status status;
+  };
+  std::vector<FoundModel> FindModels() const;
 
   // Sets the compute threads of a rank and of a server, unless the file sets them.
   void UseThreads(int64_t rank_threads, int64_t server_threads);
@@ -51,6 +68,7 @@ class RunFile {
 
  private:
   RunFile();
+  std::vector<hub::ModelOption> model_options();
 
   LaunchOptions launch_;
   rollout::ServerOptions server_;

@@ -58,10 +58,9 @@ void AddSplitFlags(CLI::App* sub, trainer::StepOptions& options, std::string& bo
 }
 
 absl::StatusOr<std::unique_ptr<trainer::RewardScorer>> LoadRewardModel(
-    const RewardModelOptions& options) {
-  for (const std::string& path : options.paths) {
-    TANDEM_RETURN_IF_ERROR(CheckModelDirectory(path));
-  }
+    const RewardModelOptions& named) {
+  RewardModelOptions options = named;
+  for (std::string& path : options.paths) TANDEM_RETURN_IF_ERROR(FindModel(&path));
   KeepFreedMemory();
   trainer::SupervisedModel::UseThreads(options.threads);
   return trainer::RewardScorer::Load(options);

@@ -65,7 +65,9 @@ std::string Describe(const std::string& command, const trainer::SupervisedProgre
 
 void AddSupervisedFlags(CLI::App& sub, SupervisedFlags& flags, const std::string& data_help,
                         std::map<std::string, std::string> renamed) {
-  sub.add_option("--model", flags.model, "Hugging Face directory to start from")->required();
+  sub.add_option("--model", flags.model,
+                 "model to start from: a Hugging Face directory, or a name on the Hub")
+      ->required();
   sub.add_option("--data", flags.data, data_help)->required();
   sub.add_option("--held-out-data", flags.held_out_data,
                  "held-out rows in the form of --data, in place of --held-out");
@@ -112,7 +114,7 @@ absl::StatusOr<std::unique_ptr<SupervisedSession>> SupervisedSession::Open(Super
                                         session->self_.source, ") started ",
                                         session->self_.world_size, ": leave --ranks out"));
   }
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_RETURN_IF_ERROR(FindModel(&flags.model));
   TANDEM_RETURN_IF_ERROR(CheckNoModelAt(flags.out));
   const absl::Status directory = trainer::CheckRunDirectory(flags.out, flags.resume);
   if (!directory.ok()) return AsUsageError(directory);

@@ -97,15 +97,16 @@ absl::StatusOr<std::vector<float>> ScoreReference(const SupervisedSession& sessi
 absl::Status ReadReference(const PreferenceFlags& flags, const SupervisedSession& session,
                            ModelConfig& config, std::vector<HostTensor>& weights) {
   if (flags.reference.empty()) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.reference));
-  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.reference));
+  std::string directory = flags.reference;
+  TANDEM_RETURN_IF_ERROR(FindModel(&directory));
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(directory));
   if (tokenizer->hash() != session.tokenizer().hash()) {
     return InvalidArgument("--reference ", flags.reference,
                            " has another tokenizer than the model: its log-probs would be of "
                            "other tokens");
   }
-  TANDEM_ASSIGN_OR_RETURN(config, ReadModelConfig(flags.reference));
-  TANDEM_ASSIGN_OR_RETURN(weights, ReadModelTensors(flags.reference));
+  TANDEM_ASSIGN_OR_RETURN(config, ReadModelConfig(directory));
+  TANDEM_ASSIGN_OR_RETURN(weights, ReadModelTensors(directory));
   TANDEM_ASSIGN_OR_RETURN(weights, MatchModelTensors(config, std::move(weights)));
   return absl::OkStatus();
 }

@@ -137,7 +137,7 @@ absl::Status Eval(EvalFlags& flags) {
   TANDEM_RETURN_IF_ERROR(ApplyRewardFlags(flags.rewards, flags.reward));
   auto judge = trainer::RewardFunction::Create(flags.reward);
   if (!judge.ok()) return AsUsageError(judge.status());
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_RETURN_IF_ERROR(FindModel(&flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto scorer, LoadBestOf(flags.best_of, flags.threads));
   if (scorer != nullptr) flags.k = flags.best_of.n;
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
@@ -187,7 +187,7 @@ absl::Status Eval(EvalFlags& flags) {
 void AddEvalCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<EvalFlags>();
   CLI::App* sub = app.add_subcommand("eval", "Greedy accuracy and pass@k on a JSON lines file");
-  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--model", flags->model, kModelFlagHelp)->required();
   sub->add_option("--data", flags->data.eval,
                   "JSON lines: prompt or messages and answer, or GSM8K's question and answer")
       ->required();

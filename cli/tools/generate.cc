@@ -117,7 +117,7 @@ absl::StatusOr<ReadRequests> ReadInput(const GenerateFlags& flags) {
 
 absl::Status Generate(GenerateFlags& flags) {
   TANDEM_RETURN_IF_ERROR(AsUsageError(rollout::ValidateSampling(flags.sampling)));
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_RETURN_IF_ERROR(FindModel(&flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto scorer, LoadBestOf(flags.best_of, flags.threads));
   if (scorer != nullptr) flags.num_completions = flags.best_of.n;
   TANDEM_ASSIGN_OR_RETURN(ReadRequests read, ReadInput(flags));
@@ -178,7 +178,7 @@ void AddGenerateCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* sub =
       app.add_subcommand("generate", "Completions for each input line, generated in batches");
-  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--model", flags->model, kModelFlagHelp)->required();
   sub->add_option("--input", flags->input, "JSON lines; - is standard input")
       ->capture_default_str();
   AddNumericsFlag(sub, flags->numerics);

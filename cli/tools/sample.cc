@@ -137,7 +137,7 @@ absl::Status Sample(SampleFlags& flags) {
   TANDEM_RETURN_IF_ERROR(ApplyRewardFlags(flags.rewards, flags.reward));
   auto reward = trainer::RewardFunction::Create(flags.reward);
   if (!reward.ok()) return AsUsageError(reward.status());
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_RETURN_IF_ERROR(FindModel(&flags.model));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
   TANDEM_RETURN_IF_ERROR(BoundPrompts(config, flags.sampling.max_new_tokens, flags.prompts));
   TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
@@ -196,7 +196,7 @@ void AddSampleCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<SampleFlags>();
   CLI::App* sub = app.add_subcommand(
       "sample", "Completions with rewards, of which the good ones are kept as training data");
-  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--model", flags->model, kModelFlagHelp)->required();
   sub->add_option("--data", flags->data,
                   "JSON lines: prompt or messages and answer, or GSM8K's question and answer")
       ->required();

@@ -122,7 +122,7 @@ absl::StatusOr<Question> ParseQuestion(const nlohmann::json& line) {
 }
 
 absl::Status Score(ScoreFlags& flags) {
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_RETURN_IF_ERROR(FindModel(&flags.model));
   TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.input));
   TANDEM_ASSIGN_OR_RETURN(const ScoreFunction score,
@@ -161,7 +161,7 @@ void AddScoreCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<ScoreFlags>();
   CLI::App* sub =
       app.add_subcommand("score", "Log-probs of given ids, by the forward pass of either side");
-  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--model", flags->model, kModelFlagHelp)->required();
   sub->add_option("--input", flags->input, "JSON lines; - is standard input")
       ->capture_default_str();
   AddChoice(sub, "--engine", flags->engine, {"rollout", "trainer"},

@@ -49,7 +49,8 @@ absl::StatusOr<std::string> Answer(const nlohmann::json& line, const TokenizeFla
   return absl::StrCat("{\"ids\":", IdsToJson(ids), "}");
 }
 
-absl::Status Tokenize(const TokenizeFlags& flags) {
+absl::Status Tokenize(TokenizeFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(FindTokenizer(&flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.input));
   return reader->ForEach([&](const nlohmann::json& line) -> absl::Status {
@@ -65,7 +66,8 @@ void AddTokenizeCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* sub =
       app.add_subcommand("tokenize", "Text, messages or ids of each line to ids or text");
-  sub->add_option("--model", flags->model, "Hugging Face directory; only its tokenizer is read")
+  sub->add_option("--model", flags->model,
+                  "model directory, or a name on the Hub; only its tokenizer is read")
       ->required();
   sub->add_option("--input", flags->input, "JSON lines; - is standard input")
       ->capture_default_str();

@@ -92,6 +92,24 @@ def test_the_example_of_queues_is_valid_for_kueue():
     assert [thing["kind"] for thing in objects] == ["ResourceFlavor", "ClusterQueue", "LocalQueue"]
 
 
+def test_the_job_that_fetches_a_model_puts_it_where_the_pods_of_a_run_look(tmp_path):
+    (job,) = yaml.safe_load_all((TREE / "examples" / "fetch-model.yaml").read_text())
+    # What kubectl create makes of generateName.
+    named = {**job, "metadata": {"name": "fetch-model-x"}}
+    assert problems_of([named]) == [] and job["metadata"]["generateName"]
+    spec = job["spec"]["template"]["spec"]
+    only = container(job["spec"]["template"])
+    home = settings(build(tmp_path, "jobset"))["HF_HOME"]
+    assert {"name": "HF_HOME", "value": home} in only["env"] and home.startswith("/workspace/")
+    (volume,) = spec["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == "tandem-workspace"
+    assert spec["securityContext"]["runAsNonRoot"] and only["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    (secret,) = [entry for entry in only["env"] if entry["name"] == "HF_TOKEN"]
+    assert secret["valueFrom"]["secretKeyRef"]["optional"] is True, "public models need none"
+    flags = subprocess.run([BIN / "tandem", "help", only["args"][0]], capture_output=True, text=True, check=True).stdout
+    assert "tandem fetch" in flags
+
+
 def test_a_misspelt_field_of_a_pod_inside_a_jobset_would_be_found(tmp_path):
     (jobset,) = of_kind(build(tmp_path, "jobset"), "JobSet")
     wrong = copy.deepcopy(jobset)
@@ -260,7 +278,7 @@ def test_what_a_pod_says_to_its_program_the_program_knows(overlay, components, t
             assert flag in flags, f"{program.name} does not know {flag}"
             if flag == "--set":
                 assert any(option.endswith(value.partition("=")[0].split(".", 1)[1]) for option in options), value
-    known = (SOURCE / "docs" / "scaling.md").read_text()
+    known = "".join((SOURCE / "docs" / page).read_text() for page in ("scaling.md", "models.md"))
     for name in set(settings(objects)) - {"SERVERS", "ROLLOUT_SECURITY", "TRAINER_SECURITY"}:
         assert f"`{name}`" in known, name
 

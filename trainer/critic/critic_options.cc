@@ -9,9 +9,10 @@ void BindOptions(OptionBinder& binder, CriticOptions& options) {
                 {{"own", CriticBackbone::kOwn}, {"shared", CriticBackbone::kShared}},
                 "the value head stands on a model of its own (the memory of a second policy), or "
                 "on the policy's hidden states");
-  binder.Text("model", &options.model,
-              "backbone own: Hugging Face directory it starts from, such as a reward model, whose "
-              "score.weight is the value head then; empty: trainer.model and a head of zeros");
+  binder.Text(
+      "model", &options.model,
+      "backbone own: model (directory or name) it starts from, such as a reward model, whose "
+      "score.weight is the value head then; empty: trainer.model and a head of zeros");
   binder.Section("optimizer", "AdamW of the critic; with backbone shared, of its head",
                  options.optimizer);
   binder.Number("value_clip", &options.value_clip, {.min = 0}, "",

@@ -10,7 +10,7 @@ void BindOptions(OptionBinder& binder, ReferenceOptions& options) {
                 "stays as it is; follows the policy as an average that decays; or becomes the "
                 "policy every reset_every train steps");
   binder.Text("model", &options.model,
-              "Hugging Face directory of the policy's architecture that it starts from; empty: "
+              "model (directory or name) of the policy's architecture that it starts from; empty: "
               "trainer.model");
   binder.Number("ema_decay", &options.ema_decay, {.min = 0, .max = 1}, "",
                 "kind ema: share of itself that it keeps after a train step");

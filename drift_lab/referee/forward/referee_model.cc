@@ -3,15 +3,14 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
+#include "common/hub/resolve.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/host_tensor_conversion.h"
 #include "drift_lab/referee/forward/referee_tensors.h"
@@ -20,33 +19,6 @@ namespace tandem::drift {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string HubCache() {
-  for (const auto& [variable, below] : {std::pair{"HF_HUB_CACHE", ""},
-                                        {"HF_HOME", "/hub"},
-                                        {"XDG_CACHE_HOME", "/huggingface/hub"},
-                                        {"HOME", "/.cache/huggingface/hub"}}) {
-    const char* const value = std::getenv(variable);
-    if (value != nullptr && *value != '\0') return absl::StrCat(value, below);
-  }
-  return "";
-}
-
-// The newest snapshot below `directory` that has a config.json; empty if none.
-std::string NewestSnapshot(const std::string& directory) {
-  std::error_code error;
-  std::string newest;
-  fs::file_time_type time;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    if (!fs::exists(entry.path() / "config.json", error)) continue;
-    const fs::file_time_type written = fs::last_write_time(entry.path(), error);
-    if (newest.empty() || written > time) {
-      newest = entry.path().string();
-      time = written;
-    }
-  }
-  return newest;
-}
 
 absl::StatusOr<std::unique_ptr<RefereeTensors>> LoadTensors(const ModelConfig& config,
                                                             const std::string& directory) {
@@ -75,23 +47,12 @@ std::map<std::string, std::string> ShardsOf(const std::string& directory) {
 }  // namespace
 
 absl::StatusOr<std::string> ResolveModelDirectory(const std::string& name) {
+  TANDEM_ASSIGN_OR_RETURN(const hub::Resolved found, hub::ResolveModel(name));
   std::error_code error;
-  if (fs::is_directory(name, error)) return name;
-  const bool is_hub_name = !name.empty() && std::count(name.begin(), name.end(), '/') <= 1 &&
-                           name.front() != '/' && name.front() != '.' && !fs::exists(name, error);
-  if (!is_hub_name) {
-    return NotFound(name, ": expected a model directory (config.json and *.safetensors) or a Hub ",
-                    "name (org/name), found ",
-                    fs::exists(name, error) ? "a file" : "no such directory");
-  }
-  const std::string cache = HubCache();
-  const std::string held =
-      absl::StrCat(cache, "/models--", absl::StrReplaceAll(name, {{"/", "--"}}), "/snapshots");
-  const std::string snapshot = cache.empty() ? "" : NewestSnapshot(held);
-  if (!snapshot.empty()) return snapshot;
-  return NotFound(
-      name, ": no such directory, and no model of that name in the cache of the Hub's client (",
-      held, "); `hf download ", name, "` puts it there");
+  if (fs::is_directory(found.path, error)) return found.path;
+  return NotFound(name,
+                  ": expected a model directory (config.json and *.safetensors) or a name on ",
+                  "the Hub (ORG/NAME), found a file");
 }
 
 RefereeModel::~RefereeModel() = default;

@@ -47,9 +47,9 @@ class RefereeModel {
   std::map<std::string, std::string> shards_;
 };
 
-// `name` if it is a directory; else the newest snapshot of the model of that name in the local cache
-// of the Hub's client (HF_HUB_CACHE, HF_HOME or ~/.cache/huggingface).
-//   NOT_FOUND  neither; the message says where was looked and how to download it
+// The directory of a model that is named by its path or by its name on the Hugging Face Hub
+// (common/hub/resolve.h).
+//   NOT_FOUND  a file; or as hub::ResolveModel, whose message says how to fetch it
 absl::StatusOr<std::string> ResolveModelDirectory(const std::string& name);
 
 }  // namespace tandem::drift

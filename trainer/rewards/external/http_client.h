@@ -1,16 +1,15 @@
-// HttpClient: JSON over HTTP, with a bearer token and verified TLS. libcurl is not visible
-// in this header. One easy handle per worker thread, which keeps its connection: a worker has one
-// request under way anyway, and code that waits is simpler than the callbacks of a multi handle.
-// Used by http_reward.cc, judge_reward.cc and foreign/vllm_server.cc.
+// HttpClient: JSON over HTTP (common/http/http_session.h), with a bearer token and verified TLS.
+// One per worker thread, which keeps its connection. Used by http_reward.cc, judge_reward.cc and
+// foreign/vllm_server.cc.
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
+#include "common/http/http_session.h"
 #include "common/options/options.h"
 #include "trainer/rewards/external/service_call.h"
 
@@ -44,7 +43,6 @@ class HttpClient {
  public:
   // `end` must outlive it.
   HttpClient(const HttpClientOptions& options, double timeout_seconds, EndSign* end);
-  ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
@@ -65,15 +63,11 @@ class HttpClient {
   void UseCancel(std::function<bool()> cancelled);
 
  private:
-  struct Handle;
-  HttpReply Send(const std::string& path);
+  HttpReply Send(HttpRequest request);
   const HttpClientOptions options_;
-  const double timeout_seconds_;
-  std::unique_ptr<Handle> handle_;
+  EndSign* const end_;
+  std::function<bool()> cancelled_;  // may be empty
+  HttpSession session_;
 };
-
-// What Retry-After asks for: seconds, or a date of HTTP, which is compared with `now`, in seconds
-// since 1970. 0 for anything else, and for a date that has passed.
-double RetryAfterSeconds(const std::string& value, double now);
 
 }  // namespace tandem::trainer

@@ -5,9 +5,10 @@
 namespace tandem::trainer {
 
 void BindOptions(OptionBinder& binder, RewardModelOptions& options) {
-  binder.TextList("paths", &options.paths,
-                  "directories of tandem train-reward-model or of transformers; "
-                  "several are an ensemble, as several heads of one are");
+  binder.TextList(
+      "paths", &options.paths,
+      "reward models (directories or names) of tandem train-reward-model or of transformers; "
+      "several are an ensemble, as several heads of one are");
   binder.Choice("ensemble", &options.ensemble,
                 {{"mean", EnsembleAggregation::kMean},
                  {"min", EnsembleAggregation::kMin},
