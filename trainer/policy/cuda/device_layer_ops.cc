@@ -194,8 +194,9 @@ void RotateSlices(at::Tensor& x, int64_t num_heads, const RotaryTable& table, bo
   const at::Tensor cosine = table.cosine.unsqueeze(1);
   const at::Tensor sine = backward ? table.sine.neg().unsqueeze(1) : table.sine.unsqueeze(1);
   const at::Tensor a = first.to(at::kFloat), b = second.to(at::kFloat);
-  first.copy_(a * cosine - b * sine);
+  const at::Tensor turned = a * cosine - b * sine;  // a and b may be views of the heads
   second.copy_(b * cosine + a * sine);
+  first.copy_(turned);
 }
 
 }  // namespace
@@ -263,6 +264,7 @@ std::shared_ptr<const AttentionPlan> DeviceLayerOps::PlanAttention(
 
 Attention DeviceLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
                                  const AttentionPlan& plan, const AttentionForm& form) const {
+  if (IsDense(form)) return DenseAttend(q, k, v, plan.segments, form);
   const auto& parts = static_cast<const DeviceAttentionPlan&>(plan);
   const at::Tensor queries = ByHeads(q, form), keys = ByHeads(k, form), values = ByHeads(v, form);
   Attention whole = AttendRuns(queries, keys, values, parts.own, form.scale);
@@ -281,6 +283,9 @@ AttentionGrads DeviceLayerOps::AttendBackward(const at::Tensor& q, const at::Ten
                                               const at::Tensor& v, const Attention& attention,
                                               const at::Tensor& out_grad, const AttentionPlan& plan,
                                               const AttentionForm& form) const {
+  if (IsDense(form)) {
+    return DenseAttendBackward(out_grad, q, k, v, attention, plan.segments, form);
+  }
   const auto& parts = static_cast<const DeviceAttentionPlan&>(plan);
   const at::Tensor queries = ByHeads(q, form), keys = ByHeads(k, form), values = ByHeads(v, form);
   const at::Tensor grad = ByHeads(out_grad, form), out = ByHeads(attention.out, form);

@@ -73,7 +73,7 @@ struct Run {
   int64_t query = 0, queries = 0, key = 0, keys = 0;  // first and count
 };
 
-std::vector<Run> ListRuns(const AttentionRuns& runs, double scale) {
+std::vector<Run> ListRuns(const AttentionRuns& runs) {
   std::vector<Run> list;
   Run at;
   for (size_t r = 0; r < runs.query_ends.size(); ++r) {
