@@ -139,10 +139,11 @@ void PrintModels(const RunFile& file) {
   }
 }
 
-// The configuration that the run of an earlier `tandem run` had; empty without one.
+// The configuration that the run had before; empty without one. That of the launcher has all sections;
+// until a run ends, config.yaml has only the trainer's.
 std::string EarlierConfig(const std::string& run_directory) {
-  const auto config = ReadFile(run_directory + "/config.yaml");
-  return config.ok() ? *config : ReadFile(run_directory + "/logs/launch.yaml").value_or("");
+  const auto config = ReadFile(run_directory + "/logs/launch.yaml");
+  return config.ok() ? *config : ReadFile(run_directory + "/config.yaml").value_or("");
 }
 
 // Checks that both models are directories with config, tokenizer and weights, and that the files of

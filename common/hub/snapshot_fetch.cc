@@ -114,7 +114,10 @@ std::string SnapshotFetch::PathOf(const RepoFile& file) const {
   return absl::StrCat(snapshot_.directory, "/", file.path);
 }
 
-bool SnapshotFetch::IsFetched(const RepoFile& file) const { return IsThere(PathOf(file)); }
+bool SnapshotFetch::IsFetched(const RepoFile& file) const {
+  const int64_t size = SizeOnDisk(PathOf(file));  // of what the link leads to
+  return size >= 0 && (file.size < 0 || size == file.size);
+}
 
 int64_t SnapshotFetch::MissingBytes() const {
   int64_t bytes = 0;
@@ -170,7 +173,7 @@ absl::StatusOr<bool> SnapshotFetch::Fetch(const RepoFile& file, const HubClient:
                                         progress));
     fetched = true;
   }
-  if (IsThere(path)) return fetched;  // another process was first
+  if (IsFetched(file)) return fetched;  // another process was first, or the link was there
   TANDEM_RETURN_IF_ERROR(Link(blob, path));
   return fetched;
 }
@@ -179,7 +182,7 @@ absl::StatusOr<bool> SnapshotFetch::Fetch(const RepoFile& file, const HubClient:
 // there are no symlinks, the blob itself is moved there, as huggingface_hub does.
 absl::Status SnapshotFetch::Link(const std::string& blob, const std::string& path) const {
   std::error_code ignored;
-  fs::remove(path, ignored);  // a link whose blob is gone
+  fs::remove(path, ignored);  // a link whose blob is gone, or a file of another size
   const std::string target =
       fs::path(blob).lexically_relative(fs::path(path).parent_path()).string();
   if (client_->settings().symlinks && ::symlink(target.c_str(), path.c_str()) == 0) {

@@ -36,7 +36,7 @@ class SnapshotFetch {
   const std::vector<RepoFile>& files() const { return files_; }  // those that are chosen
   size_t num_files_in_repo() const { return listing_.files.size(); }
   const std::vector<std::string>& pickles() const { return pickles_; }  // never fetched
-  bool IsFetched(const RepoFile& file) const;
+  bool IsFetched(const RepoFile& file) const;      // it is there, with the size that the Hub says
   std::string PathOf(const RepoFile& file) const;  // in the snapshot
 
   // Bytes of files() that are to be fetched, without what unfinished downloads already have. Files

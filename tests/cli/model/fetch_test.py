@@ -434,6 +434,9 @@ def test_a_snapshot_without_its_blob_is_reported_and_mended(fake_hub):
     assert f"is not complete: model.safetensors is missing; finish it: tandem fetch {NAME}" in done.stderr
     fetch(NAME)
     assert blob.read_bytes() == WEIGHTS
+    blob.write_bytes(WEIGHTS[:1000])  # as a copy of the cache that was cut short
+    _, err = fetch(NAME)
+    assert "model.safetensors: 512.0 kB in" in err and blob.read_bytes() == WEIGHTS
 
 
 def test_works_without_symlinks(fake_hub):
