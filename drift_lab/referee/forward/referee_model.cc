@@ -47,12 +47,17 @@ std::map<std::string, std::string> ShardsOf(const std::string& directory) {
 }  // namespace
 
 absl::StatusOr<std::string> ResolveModelDirectory(const std::string& name) {
-  TANDEM_ASSIGN_OR_RETURN(const hub::Resolved found, hub::ResolveModel(name));
+  constexpr char kWanted[] =
+      ": expected a model directory (config.json and *.safetensors) or a name on the Hub "
+      "(ORG/NAME)";
+  const auto found = hub::ResolveModel(name);
+  if (absl::IsNotFound(found.status())) {
+    return NotFound(name, kWanted, "; ", found.status().message());
+  }
+  TANDEM_RETURN_IF_ERROR(found.status());
   std::error_code error;
-  if (fs::is_directory(found.path, error)) return found.path;
-  return NotFound(name,
-                  ": expected a model directory (config.json and *.safetensors) or a name on ",
-                  "the Hub (ORG/NAME), found a file");
+  if (fs::is_directory(found->path, error)) return found->path;
+  return NotFound(name, kWanted, ", found a file");
 }
 
 RefereeModel::~RefereeModel() = default;
