@@ -43,6 +43,7 @@ absl::StatusOr<std::unique_ptr<RunFile>> RunFile::LoadTexts(const std::vector<Te
         }
         return absl::OkStatus();
       }));
+  WeighPythonFunctions(run->trainer_.reward);
   if (server.model.empty()) server.model = trainer.model;
   TANDEM_RETURN_IF_ERROR(rollout::CheckOptions(server));
   TANDEM_RETURN_IF_ERROR(trainer::CheckOptions(trainer));
@@ -62,6 +63,9 @@ std::vector<std::string> RunFile::input_paths() const {
   if (server_.model != trainer_.model) paths.push_back(server_.model);
   if (!trainer_.data.eval.empty()) paths.push_back(trainer_.data.eval);
   if (!trainer_.probe.file.empty()) paths.push_back(trainer_.probe.file);
+  for (const std::string& file : trainer::PythonFiles(trainer_.reward.python)) {
+    paths.push_back(file);
+  }
   const std::string& critic = trainer_.learner.step.critic.model;
   if (!critic.empty()) paths.push_back(critic);
   for (const rpc::TlsOptions* const tls : {&server_.tls, &trainer_.tls}) {

@@ -3,7 +3,7 @@
 # takes from this stage.
 #   deploy/container/compile.sh cpu|cuda OUT
 #     OUT/root           files for the root of the runtime stage
-#     OUT/packages.txt   Debian packages whose shared libraries the programs need, one per line
+#     OUT/packages.txt   Debian packages whose shared libraries the programs need, and Python, one per line
 #     OUT/wheels.txt     Python distributions whose shared libraries are in OUT/root, one NAME==VERSION per line
 #     OUT/crates.json    `cargo metadata` of the crates that are compiled into the programs
 #     OUT/built-in.txt   Debian packages that are compiled into the programs, one NAME=VERSION per line
@@ -48,6 +48,7 @@ collect() {
     while read -r library; do dpkg-query -S "*/$library"; done |
     grep -v '^diversion by' |
     sed -n 's/^\([^:,]*\)\(:[a-z0-9]*\)\?: .*/\1/p' | sort -u >"$OUT/packages.txt"
+  echo python3 >>"$OUT/packages.txt"  # runs reward functions (trainer.reward.python)
   dpkg-query -W -f '${source:Package}=${source:Version}\n' "${BUILT_IN[@]}" | sort -u >"$OUT/built-in.txt"
 }
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .functions import ANSWERS, Function, last_line, place_of
+from .rubric import RubricError
 
 Json = dict[str, Any]
 WANT = "want a number, None where the function does not apply, or {\"reward\": number, \"parts\": .., \"steps\": .., \"tokens\": ..}"
@@ -150,7 +151,7 @@ def rewards_of(function: Function, returned: Any, completions: list[Json]) -> li
 
 def _failed(function: Function, error: BaseException) -> Json:
     file = getattr(inspect.getmodule(function.call), "__file__", None)
-    if isinstance(error, ResultError):
+    if isinstance(error, (ResultError, RubricError)):
         return {"error": str(error)}
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
