@@ -145,6 +145,7 @@ nlohmann::ordered_json RewardJson(const TriedReward& tried) {
       ordered_json parts = ordered_json::object();
       for (const auto& [name, value] : reward.parts) parts[name] = value;
       ordered_json one = {{"completion", text}, {"reward", nullptr}, {"parts", std::move(parts)}};
+      for (const auto& [column, note] : reward.notes) one["extra"][column] = note;
       if (reward.mask_reason.empty()) one["reward"] = TotalOf(reward);
       if (!reward.mask_reason.empty() && !IsNone(reward)) one["failed"] = reward.mask_reason;
       completions.push_back(std::move(one));

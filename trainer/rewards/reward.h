@@ -43,6 +43,7 @@ struct Reward {
   // The sum of the components of reward.gold, which `value` has no part in; none where there is
   // none of them, or where one failed.
   std::optional<double> gold;
+  std::vector<std::pair<std::string, std::string>> notes;  // of scorers, for people (log_extra)
   // Not empty: do not train on it ("truncated", "reward_failed: ...", kNoRewardApplies).
   std::string mask_reason;
 };

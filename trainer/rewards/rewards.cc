@@ -210,6 +210,7 @@ Reward RewardFunction::Sum(const RewardInput& input, size_t index,
     for (const auto& [inner, value] : part->parts) {
       reward.parts.emplace_back(absl::StrCat(name, "/", inner), value);
     }
+    reward.notes.insert(reward.notes.end(), part->notes.begin(), part->notes.end());
     AddTokens(weight, part->token_rewards, &reward.token_rewards);
     reward.value += weight * (normalised[c].empty() ? part->value : normalised[c][index]);
     AddSteps(weight, part->steps, &steps);

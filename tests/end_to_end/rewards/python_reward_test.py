@@ -243,3 +243,24 @@ def test_tandem_reward_says_what_is_wrong_with_a_function(folder):
     assert code == 2 and "has no letter; did you mean letters?" in errors
     code, _, errors = tandem_reward(folder, "my_reward", "--data", data)
     assert code == 2 and "want FILE.py:NAME" in errors
+
+
+def render(folder, scheduler, function):
+    config = folder / "run.yaml"
+    config.write_text(json.dumps({"trainer": {
+        "model": "/workspace/model", "data": {"train": "/workspace/train.jsonl"}, "run": {"out": "/workspace/runs"},
+        "reward": {"python": function}}}), encoding="utf-8")
+    done = subprocess.run([str(small_run.TANDEM), "render", scheduler, str(config), "--out", str(folder / "rendered")],
+                          capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_rendered_runs_have_the_file_where_their_processes_see_it(folder):
+    code, output = render(folder, "k8s", "/home/me/my_reward.py:score")
+    assert code == 2 and "trainer.reward.python.functions is /home/me/my_reward.py, a path of this machine" in output
+    code, output = render(folder, "k8s", "/workspace/my_reward.py:score")
+    assert code == 0, output
+    (folder / "rendered").rename(folder / "k8s")
+    code, output = render(folder, "slurm", "/workspace/my_reward.py:score")
+    assert code == 0, output
+    assert "/workspace/my_reward.py" in next(line for line in (folder / "rendered").read_text().splitlines() if line.startswith("inputs="))

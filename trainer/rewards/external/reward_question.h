@@ -54,8 +54,9 @@ struct ExternalAnswer {
   std::vector<StepReward> steps;
   // The scorer has nothing to say of this completion: it has no part in the sum.
   bool is_left_out = false;
-  std::vector<double> token_rewards;                  // Reward::token_rewards
-  std::vector<std::pair<std::string, double>> parts;  // which `value` is made of, for metrics
+  std::vector<double> token_rewards;                       // Reward::token_rewards
+  std::vector<std::pair<std::string, double>> parts;       // which `value` is made of, for metrics
+  std::vector<std::pair<std::string, std::string>> notes;  // Reward::notes
 };
 using RewardAnswer = absl::StatusOr<ExternalAnswer>;
 

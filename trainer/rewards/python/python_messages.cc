@@ -90,6 +90,18 @@ RewardAnswer ReadReward(const json& reward, const RewardInput& input) {
   return answer;
 }
 
+// {"column": ["text", ..]} with one text for each completion.
+void AddNotes(const json& extra, std::vector<RewardAnswer>* answers) {
+  for (const auto& [column, texts] : extra.items()) {
+    if (!texts.is_array() || texts.size() != answers->size()) continue;
+    for (size_t i = 0; i < answers->size(); ++i) {
+      if ((*answers)[i].ok() && texts[i].is_string()) {
+        (*answers)[i]->notes.emplace_back(column, texts[i].get<std::string>());
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::string PythonHello(const std::vector<PythonFunction>& functions,
@@ -158,6 +170,9 @@ absl::StatusOr<std::pair<int64_t, PythonReply>> ReadPythonReply(
     const json& reward = (*rewards)[i];
     read.answers.push_back(ReadReward(reward, questions[group->indices[i]].input()));
     read.tracebacks.push_back(reward.is_object() ? TextAt(reward, "traceback") : "");
+  }
+  if (const auto extra = reply.find("extra"); extra != reply.end() && extra->is_object()) {
+    AddNotes(*extra, &read.answers);
   }
   if (const auto seconds = reply.find("seconds"); seconds != reply.end() && seconds->is_number()) {
     read.seconds = seconds->get<double>();

@@ -6,7 +6,8 @@
 //   -> {"function":0,"groups":[{"id":7,"prompt":"..","answer":"..","source":{..},"step":3,
 //       "num_steps":100,"completions":[{"text":"..","ids":[..],"truncated":false}]}]}
 //   <- {"id":7,"rewards":[null,{"reward":1,"parts":{..},"steps":[..],"tokens":[..]},
-//       {"error":"..","traceback":".."}],"seconds":0.1,"logged":{"name":[sum,count]}}
+//       {"error":"..","traceback":".."}],"seconds":0.1,"logged":{"name":[sum,count]},
+//       "extra":{"column":["text",..]}}
 // with one line for each group, in any order, and one reward for each completion, in order; null
 // where the function has none. The form is private to a version of Tandem. Pure.
 #pragma once
