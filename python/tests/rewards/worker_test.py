@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from waiting import wait_until
+
 PACKAGE = os.path.join(os.environ["TANDEM_SOURCE"], "python")
 
 
@@ -48,6 +50,15 @@ class Worker:
         self.replies.close()
         output, _ = self.process.communicate(timeout=60)
         return output
+
+
+def is_alive(process):
+    """Whether there is such a process and it is no zombie."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            return ") Z" not in file.read()
+    except OSError:
+        return False
 
 
 def group(source, texts, ids=None, number=1, step=3):
@@ -155,8 +166,7 @@ def test_a_worker_whose_trainer_has_gone_ends_with_what_it_started(start, tmp_pa
     child = (tmp_path / "child").read_text(encoding="utf-8")
     os.close(worker.to_worker)
     assert worker.process.wait(timeout=60) == -signal.SIGKILL
-    stat = f"/proc/{child}/stat"
-    assert not os.path.exists(stat) or ") Z" in open(stat, encoding="utf-8").read()
+    wait_until(lambda: not is_alive(child), "the child of a function that was killed")
 
 
 @pytest.mark.parametrize("text, said", [

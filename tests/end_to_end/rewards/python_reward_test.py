@@ -1,12 +1,12 @@
 """Runs of two steps whose reward is a function in Python, well-behaved and not: a fault is a clear message, and no group is
 lost (the ledger and conftest.py's history check). tests/trainer/rewards/python has the faults one by one."""
 import json
-import os
 import subprocess
 
 import pytest
 
 import small_run
+from waiting import wait_until
 
 PYTHON = small_run.SOURCE / ".deps" / "venv" / "bin" / "python"
 
@@ -82,6 +82,15 @@ def ledger_is_whole(folder):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def is_alive(process):
+    """Whether there is such a process and it is no zombie."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            return ") Z" not in file.read()
+    except OSError:
+        return False
+
+
 def trainer_log(folder):
     return (folder / "runs" / "small" / "logs" / "trainer.log").read_text(encoding="utf-8", errors="replace")
 
@@ -151,7 +160,7 @@ def test_a_process_that_breaks_once_loses_nothing(folder, model, function):
     ledger_is_whole(folder)
     if function == "forks":
         child = (folder / "child").read_text()
-        assert not os.path.exists(f"/proc/{child}") or ") Z" in open(f"/proc/{child}/stat", encoding="utf-8").read()
+        wait_until(lambda: not is_alive(child), "the child of a function whose process ended")
     if function == "prints":
         assert "from a child of the reward" in trainer_log(folder)
 

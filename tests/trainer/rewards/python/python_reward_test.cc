@@ -14,6 +14,7 @@
 #include "common/files/file_system.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
 #include "trainer/rewards/rewards.h"
 
 namespace tandem::trainer {
@@ -22,6 +23,7 @@ namespace {
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::TempDir;
+using ::tandem::testing::WaitUntil;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -185,7 +187,7 @@ TEST_F(PythonRewardTest, WhatTakesTooLongIsKilledWithWhatItStarted) {
   EXPECT_DOUBLE_EQ(scored[0].value, 1) << scored[0].mask_reason;
   EXPECT_THAT(scored[1].mask_reason,
               HasSubstr("score took more than 1 s (reward.python.timeout_seconds)"));
-  EXPECT_FALSE(IsAlive("child"));
+  EXPECT_TRUE(WaitUntil([&] { return !IsAlive("child"); }));
 }
 
 // The child holds the pipes of the process, which ends without it.
