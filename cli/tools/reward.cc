@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct RewardFlags {
+struct TryFlags {
   std::string function, data;
   std::string completions, rollouts, model;  // where completions come from; all empty: the answers
   int64_t limit = 8;
@@ -65,7 +65,7 @@ std::string ShownPrompt(const trainer::PromptRow& row) {
 }
 
 // Lines of the data, all of them, without completions.
-absl::StatusOr<std::vector<RowToTry>> ReadRows(const RewardFlags& flags) {
+absl::StatusOr<std::vector<RowToTry>> ReadRows(const TryFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.data));
   std::vector<RowToTry> rows;
   int64_t number = 0;
@@ -81,14 +81,14 @@ absl::StatusOr<std::vector<RowToTry>> ReadRows(const RewardFlags& flags) {
   return rows;
 }
 
-void Cut(const RewardFlags& flags, std::vector<RowToTry>* rows) {
+void Cut(const TryFlags& flags, std::vector<RowToTry>* rows) {
   if (flags.limit > 0 && std::ssize(*rows) > flags.limit) {
     rows->resize(static_cast<size_t>(flags.limit));
   }
 }
 
 // Completions of --completions, a line for each line of the data.
-absl::Status TakeCompletions(const RewardFlags& flags, std::vector<RowToTry>* rows) {
+absl::Status TakeCompletions(const TryFlags& flags, std::vector<RowToTry>* rows) {
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.completions));
   size_t next = 0;
   TANDEM_RETURN_IF_ERROR(reader->ForEach([&](const nlohmann::json& line) -> absl::Status {
@@ -133,7 +133,7 @@ absl::StatusOr<std::string> RolloutFile(const std::string& path) {
 }
 
 // Groups of --rollouts, which name their line of the data.
-absl::Status TakeRollouts(const RewardFlags& flags, std::vector<RowToTry>* rows) {
+absl::Status TakeRollouts(const TryFlags& flags, std::vector<RowToTry>* rows) {
   TANDEM_ASSIGN_OR_RETURN(const std::string file, RolloutFile(flags.rollouts));
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(file));
   std::vector<RowToTry> taken;
@@ -163,7 +163,7 @@ absl::Status TakeRollouts(const RewardFlags& flags, std::vector<RowToTry>* rows)
 }
 
 // Completions of a model.
-absl::Status Sample(RewardFlags& flags, std::vector<RowToTry>* rows) {
+absl::Status SampleCompletions(TryFlags& flags, std::vector<RowToTry>* rows) {
   TANDEM_RETURN_IF_ERROR(AsUsageError(rollout::ValidateSampling(flags.sampling)));
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
@@ -203,7 +203,7 @@ absl::Status Sample(RewardFlags& flags, std::vector<RowToTry>* rows) {
 }
 
 // Fills the rows with completions. Returns where they come from, to show.
-absl::StatusOr<std::string> FindCompletions(RewardFlags& flags, std::vector<RowToTry>* rows) {
+absl::StatusOr<std::string> FindCompletions(TryFlags& flags, std::vector<RowToTry>* rows) {
   if (!flags.completions.empty()) {
     TANDEM_RETURN_IF_ERROR(TakeCompletions(flags, rows));
     return flags.completions;
@@ -213,7 +213,7 @@ absl::StatusOr<std::string> FindCompletions(RewardFlags& flags, std::vector<RowT
     return flags.rollouts;
   }
   if (!flags.model.empty()) {
-    TANDEM_RETURN_IF_ERROR(Sample(flags, rows));
+    TANDEM_RETURN_IF_ERROR(SampleCompletions(flags, rows));
     return absl::StrCat(flags.group_size, " of ", flags.model, " for each row");
   }
   Cut(flags, rows);
@@ -238,7 +238,7 @@ std::vector<trainer::RewardInput> InputsOf(const RowToTry& row) {
   return inputs;
 }
 
-absl::StatusOr<trainer::RewardOptions> OptionsOf(const RewardFlags& flags) {
+absl::StatusOr<trainer::RewardOptions> OptionsOf(const TryFlags& flags) {
   trainer::RewardOptions options;
   options.python = flags.python;
   options.python.functions = {flags.function.ends_with(".py") ? flags.function + ":score"
@@ -256,7 +256,7 @@ absl::StatusOr<trainer::RewardOptions> OptionsOf(const RewardFlags& flags) {
   return options;
 }
 
-absl::Status TryReward(RewardFlags& flags) {
+absl::Status TryReward(TryFlags& flags) {
   const auto options = OptionsOf(flags);
   if (!options.ok()) return AsUsageError(options.status());
   auto rewards = trainer::RewardFunction::Create(*options);
@@ -287,7 +287,7 @@ absl::Status TryReward(RewardFlags& flags) {
                                ExitCode::kBadModelOrData);
 }
 
-void AddCompletionFlags(CLI::App* sub, RewardFlags& flags) {
+void AddCompletionFlags(CLI::App* sub, TryFlags& flags) {
   CLI::Option* const completions = sub->add_option(
       "--completions", flags.completions,
       "JSON lines {\"completion\": text} or {\"completions\": [text, ..]}, one for each line of "
@@ -317,7 +317,7 @@ void AddCompletionFlags(CLI::App* sub, RewardFlags& flags) {
 }  // namespace
 
 void AddRewardCommand(CLI::App& app, Action& chosen) {
-  auto flags = std::make_shared<RewardFlags>();
+  auto flags = std::make_shared<TryFlags>();
   CLI::App* sub = app.add_subcommand("reward", "Tries a reward function in Python alone");
   sub->add_option("function", flags->function,
                   "FILE.py:NAME or MODULE:NAME, as in trainer.reward.python; FILE.py means its "

@@ -57,7 +57,7 @@ std::string Remarks(const trainer::Reward& reward) {
   return remarks;
 }
 
-std::string Share(int64_t part, int64_t whole) {
+std::string PartOfAll(int64_t part, int64_t whole) {
   if (whole == 0) return "none";
   return absl::StrFormat("%d of %d", part, whole);
 }
@@ -125,10 +125,10 @@ std::string RewardTable(const TriedReward& tried) {
       &text, "\n",
       absl::StrFormat("mean %.4g, standard deviation %.4g of %d completions with a reward\n",
                       of.mean, of.deviation, of.num_rewarded),
-      "None (does not apply): ", Share(of.num_none, of.num_completions),
-      "; failed: ", Share(of.num_failed, of.num_completions),
+      "None (does not apply): ", PartOfAll(of.num_none, of.num_completions),
+      "; failed: ", PartOfAll(of.num_failed, of.num_completions),
       "; rows whose rewards are all equal, from which nothing is learned: ",
-      Share(of.num_zero_variance, of.num_groups), "\n",
+      PartOfAll(of.num_zero_variance, of.num_groups), "\n",
       absl::StrFormat("%.4f s for a call, which is about the completions of one row\n",
                       of.seconds_per_call));
   for (const std::string& traceback : tried.tracebacks)
