@@ -240,3 +240,13 @@ def math_reward_func(prompts, completions, task, **kwargs):
     assert worker.rewards(plain, [r"so \boxed{7}", r"so \boxed{8}"], function=2) == [1, 0]
     assert worker.rewards(plain, ["7", "8"], function=3) == [1, -1]
     assert worker.rewards({**plain, "task": "code"}, ["7"], function=3) == [None]
+
+
+def test_the_example_rewards_texts_and_messages(start):
+    file = os.path.join(os.environ["TANDEM_SOURCE"], "examples", "my_reward.py")
+    worker = start("", [f"{file}:score", f"{file}:short"], kwargs={"short.most": "2"})
+    for prompt in ("7 x 8?", [{"role": "user", "content": "7 x 8?"}]):
+        row = {"prompt": prompt, "answer": "so 7 x 8 = 56 #### 56"}
+        assert worker.rewards(row, ["It is 56.", "It is 57.", "no idea"], function=0) == [1, 0, 0]
+    assert worker.rewards({"prompt": "x", "answer": "none"}, ["1"], function=0) == [None]
+    assert worker.rewards({"prompt": "x"}, ["a", "b"], function=1, ids={"a": [1, 2], "b": [1, 2, 3]}) == [0.1, 0]
