@@ -91,6 +91,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddScoreRewardsCommand,
                          &AddServeRewardModelCommand,
                          &AddGenerateCommand,
+                         &AddRewardCommand,
                          &AddSampleCommand,
                          &AddBenchCommand,
                          &AddDriftCommand,

@@ -254,9 +254,13 @@ std::shared_ptr<ScoredGroup> GroupCollector::Assemble(FinishedGroup finished) {
 
 absl::Status GroupCollector::Reward(std::shared_ptr<ScoredGroup> group) {
   const double start = MonotonicSeconds();
+  std::vector<RewardInput> inputs = MakeRewardInputs(*group);
+  for (RewardInput& input : inputs) {
+    input.step = context_.state->version.value;
+    input.num_steps = options_.steps;
+  }
   TANDEM_RETURN_IF_ERROR(context_.rewards->Submit(
-      MakeRewardInputs(*group),
-      [this, group](std::vector<trainer::Reward> rewards) -> absl::Status {
+      inputs, [this, group](std::vector<trainer::Reward> rewards) -> absl::Status {
         TANDEM_ASSIGN_OR_RETURN(const auto steps,
                                 FindStepTokens(*context_.inputs->tokenizer, rewards, *group));
         TANDEM_RETURN_IF_ERROR(ScoreGroup(rewards, steps, options_.advantage, group.get()));

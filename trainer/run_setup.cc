@@ -119,6 +119,8 @@ absl::StatusOr<RunInputs> OpenRunInputs(const TrainerOptions& options, const Lea
   auto rewards =
       RewardFunction::Create(options.reward, *scorer == nullptr ? nullptr : AskModel(*scorer));
   TANDEM_RETURN_IF_ERROR(WithExitCode(rewards.status(), ExitCode::kUsage));
+  const std::string& row = inputs.prompts.train->prompts()[0].source_json();
+  TANDEM_RETURN_IF_ERROR(WithExitCode((*rewards)->Check(row), ExitCode::kUsage));
   inputs.rewards = *std::move(rewards);
   return inputs;
 }

@@ -79,7 +79,7 @@ absl::Status CheckAdvantage(const TrainerOptions& options) {
     return InvalidArgument(
         "advantage.kind pass_at_k and correct_only need to know what is correct, and no component "
         "of reward.weights or reward.gold says it: add one such as number_answer, gsm8k, regex, "
-        "subprocess, http or judge");
+        "subprocess, http, judge or a function in Python");
   }
   const PolicyLossOptions& loss = options.learner.step.loss;
   if (MakesPairs(options.advantage.kind) != ReadsPairs(loss)) {

@@ -41,10 +41,13 @@ const char* OverlayName(KubernetesOverlay overlay) {
 
 absl::Status CheckPaths(const RunFile& file) {
   const trainer::TrainerOptions& trainer = file.trainer();
-  const std::pair<const char*, std::string> paths[] = {
+  std::vector<std::pair<const char*, std::string>> paths = {
       {"server.model", file.server().model},      {"trainer.model", trainer.model},
       {"trainer.data.train", trainer.data.train}, {"trainer.data.eval", trainer.data.eval},
       {"trainer.probe.file", trainer.probe.file}, {"trainer.run.out", trainer.out}};
+  for (std::string& path : trainer::PythonFiles(trainer.reward.python)) {
+    paths.emplace_back("trainer.reward.python.functions", std::move(path));
+  }
   for (const auto& [option, path] : paths) {
     if (!path.starts_with('/') || path.starts_with("/workspace/")) continue;
     return InvalidArgument(option, " is ", path, ", a path of this machine: pods see the volume ",

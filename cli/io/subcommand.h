@@ -70,6 +70,7 @@ void AddLabelStepsCommand(CLI::App& app, Action& chosen);
 void AddScoreRewardsCommand(CLI::App& app, Action& chosen);
 void AddServeRewardModelCommand(CLI::App& app, Action& chosen);
 void AddGenerateCommand(CLI::App& app, Action& chosen);
+void AddRewardCommand(CLI::App& app, Action& chosen);
 void AddSampleCommand(CLI::App& app, Action& chosen);
 
 // Benchmarks.

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -23,6 +24,7 @@
 #include "trainer/critic/scored_model.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/ranks/device_choice.h"
+#include "trainer/rewards/rewards.h"
 #include "trainer/rollouts/server_lookup.h"
 
 namespace tandem::cli {
@@ -170,6 +172,18 @@ absl::Status CheckInputs(const RunFile& file) {
                                ExitCode::kBadModelOrData);
 }
 
+// Loads the functions in Python of the reward, so that a fault in one is found before the servers
+// have loaded a model.
+absl::Status CheckRewards(const RunFile& file) {
+  TANDEM_ASSIGN_OR_RETURN(const auto rewards,
+                          trainer::RewardFunction::Create(file.trainer().reward));
+  std::ifstream data(file.trainer().data.train);
+  std::string row;
+  while (row.find_first_not_of(" \t\r") == std::string::npos && std::getline(data, row)) {
+  }
+  return trainer::WithExitCode(rewards->Check(row), ExitCode::kUsage);
+}
+
 // Reads and tokenises the prompts as the trainer will, and prints how many there are.
 absl::Status PrintPrompts(const RunFile& file) {
   std::string model = file.trainer().model;
@@ -232,6 +246,7 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
     PrintModels(*file);
   }
   TANDEM_RETURN_IF_ERROR(CheckPrograms(ProgramFolder(file->launch())));
+  TANDEM_RETURN_IF_ERROR(CheckRewards(*file));
   TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
   TANDEM_RETURN_IF_ERROR(CheckTrainerDevice(*file));
   if (options.dry_run) {

@@ -46,6 +46,7 @@ absl::StatusOr<std::unique_ptr<RunFile>> RunFile::LoadTexts(const std::vector<Te
         }
         return absl::OkStatus();
       }));
+  WeighPythonFunctions(run->trainer_.reward);
   if (server.model.empty()) server.model = trainer.model;
   TANDEM_RETURN_IF_ERROR(rollout::CheckOptions(server));
   TANDEM_RETURN_IF_ERROR(trainer::CheckOptions(trainer));
@@ -69,6 +70,9 @@ std::vector<std::string> RunFile::input_paths() const {
   paths.push_back(trainer_.data.train);
   if (!trainer_.data.eval.empty()) paths.push_back(trainer_.data.eval);
   if (!trainer_.probe.file.empty()) paths.push_back(trainer_.probe.file);
+  for (const std::string& file : trainer::PythonFiles(trainer_.reward.python)) {
+    paths.push_back(file);
+  }
   for (const rpc::TlsOptions* const tls : {&server_.tls, &trainer_.tls}) {
     for (const char* const file : {"tls.crt", "tls.key", "ca.crt"}) {
       if (!tls->directory.empty()) paths.push_back(absl::StrCat(tls->directory, "/", file));

@@ -28,7 +28,8 @@ std::vector<trainer::Reward> RewardGroup(
                       .prompt = prompt.text(),
                       .source_json = prompt.source_json(),
                       .num_tokens = static_cast<int64_t>(completion.token_ids.size()),
-                      .truncated = completion.finish_reason == rollout::FinishReason::kLength});
+                      .truncated = completion.finish_reason == rollout::FinishReason::kLength,
+                      .token_ids = completion.token_ids});
   }
   return reward.Score(inputs);
 }

@@ -133,12 +133,20 @@ void OptionBinder::TextList(std::string_view name, std::vector<std::string>* fie
   Add(std::move(option));
 }
 
+void OptionBinder::OneOrMoreTexts(std::string_view name, std::vector<std::string>* field,
+                                  std::string_view help) {
+  TextList(name, field, help);
+  options_.back().type = "text or list of texts";
+  options_.back().one_or_more = true;
+}
+
 void OptionBinder::NumberMap(std::string_view name,
                              std::vector<std::pair<std::string, double>>* field,
-                             std::string_view help) {
+                             std::string_view help, bool* is_given) {
   Option option{
       .name = Concat(prefix_, name), .type = "mapping to numbers", .help = std::string(help)};
-  option.parse_map = [field](const std::vector<std::pair<std::string, std::string>>& entries) {
+  option.parse_map = [field,
+                      is_given](const std::vector<std::pair<std::string, std::string>>& entries) {
     std::vector<std::pair<std::string, double>> numbers;
     for (const auto& [key, scalar] : entries) {
       double number = 0;
@@ -148,6 +156,7 @@ void OptionBinder::NumberMap(std::string_view name,
       numbers.emplace_back(key, number);
     }
     *field = std::move(numbers);
+    if (is_given != nullptr) *is_given = true;
     return absl::OkStatus();
   };
   option.print = [field] {
@@ -158,6 +167,38 @@ void OptionBinder::NumberMap(std::string_view name,
     return Concat("{", absl::StrJoin(entries, ", "), "}");
   };
   Add(std::move(option));
+}
+
+void OptionBinder::TextMap(std::string_view name,
+                           std::vector<std::pair<std::string, std::string>>* field,
+                           std::string_view help) {
+  Option option{
+      .name = Concat(prefix_, name), .type = "mapping to texts", .help = std::string(help)};
+  option.parse_map = [field](const std::vector<std::pair<std::string, std::string>>& entries) {
+    *field = entries;
+    return absl::OkStatus();
+  };
+  option.print = [field] {
+    std::vector<std::string> entries;
+    for (const auto& [key, text] : *field) {
+      entries.push_back(Concat(QuotedText(key), ": ", QuotedText(text)));
+    }
+    return Concat("{", absl::StrJoin(entries, ", "), "}");
+  };
+  Add(std::move(option));
+}
+
+void OptionBinder::Shorthand(std::string_view name) {
+  const std::string option = Concat(prefix_, name);
+  TANDEM_CHECK(Find(option) != nullptr);
+  shorthands_.emplace_back(prefix_.substr(0, prefix_.size() - 1), option);
+}
+
+const OptionBinder::Option* OptionBinder::ShorthandOf(std::string_view section) const {
+  for (const auto& [of, option] : shorthands_) {
+    if (of == section) return Find(option);
+  }
+  return nullptr;
 }
 
 void OptionBinder::ChoiceByIndex(std::string_view name, std::vector<std::string> spellings,
@@ -278,6 +319,8 @@ struct OptionBinder::Reader {
   absl::Status ReadSection(const YAML::Node& node, const std::string& dotted) const {
     if (node.IsNull()) return absl::OkStatus();
     if (!node.IsMap()) {
+      const Option* const option = binder.ShorthandOf(dotted);
+      if (option != nullptr) return ReadOption(node, *option);
       return Fail(node, "'", dotted, "' is a section: expected 'name: value' lines");
     }
     return ReadMapping(node, Concat(dotted, "."));
@@ -298,8 +341,15 @@ struct OptionBinder::Reader {
   }
 
   absl::Status ReadList(const YAML::Node& node, const Option& option) const {
-    if (!node.IsSequence()) return Fail(node, option.name, ": expected a list, [a, b]");
     std::vector<std::string> items;
+    if (option.one_or_more && node.IsScalar()) {
+      items.push_back(node.Scalar());
+      return At(node.Mark(), Named(option, option.parse_list(items)));
+    }
+    if (!node.IsSequence()) {
+      return Fail(node, option.name, ": expected ", option.one_or_more ? "a text or " : "",
+                  "a list, [a, b]");
+    }
     for (const auto& item : node) {
       if (!item.IsScalar()) return Fail(item, option.name, ": items are plain texts");
       items.push_back(item.Scalar());
@@ -309,13 +359,13 @@ struct OptionBinder::Reader {
 
   absl::Status ReadMap(const YAML::Node& node, const Option& option) const {
     if (!node.IsMap()) {
-      return Fail(node, option.name, ": expected a mapping, {name: number}");
+      return Fail(node, option.name, ": expected a mapping, {name: ", Entry(option), "}");
     }
     std::set<std::string> seen;
     std::vector<std::pair<std::string, std::string>> entries;
     for (const auto& entry : node) {
       if (!entry.first.IsScalar() || !entry.second.IsScalar()) {
-        return Fail(entry.first, option.name, ": entries are 'name: number'");
+        return Fail(entry.first, option.name, ": entries are 'name: ", Entry(option), "'");
       }
       if (!seen.insert(entry.first.Scalar()).second) {
         return Fail(entry.first, "'", option.name, ".", entry.first.Scalar(), "' is given twice");
@@ -323,6 +373,10 @@ struct OptionBinder::Reader {
       entries.emplace_back(entry.first.Scalar(), entry.second.Scalar());
     }
     return At(node.Mark(), Named(option, option.parse_map(entries)));
+  }
+
+  static const char* Entry(const Option& option) {
+    return option.type == "mapping to numbers" ? "number" : "text";
   }
 
   static absl::Status Named(const Option& option, const absl::Status& status) {
@@ -377,6 +431,9 @@ absl::Status OptionBinder::Set(std::string_view assignment) {
   const Option* option = Find(dotted);
   if (option == nullptr) {
     if (IsIgnored(dotted)) return absl::OkStatus();
+    if (const Option* const shorthand = ShorthandOf(dotted)) {
+      return Set(Concat(shorthand->name, "=", value));
+    }
     if (IsSection(dotted)) {
       return fail(InvalidArgument("'", dotted, "' is a section: name one option of it"));
     }

@@ -41,8 +41,19 @@ class OptionBinder {
               std::string_view help);
   void Text(std::string_view name, std::string* field, std::string_view help);
   void TextList(std::string_view name, std::vector<std::string>* field, std::string_view help);
+  // `is_given` of a mapping becomes true where a file or an override has it.
+  // A list of texts that a run file may also give as one text.
+  void OneOrMoreTexts(std::string_view name, std::vector<std::string>* field,
+                      std::string_view help);
   void NumberMap(std::string_view name, std::vector<std::pair<std::string, double>>* field,
-                 std::string_view help);  // YAML mapping name: number, order kept
+                 std::string_view help,
+                 bool* is_given = nullptr);  // YAML mapping name: number, order kept
+  void TextMap(std::string_view name, std::vector<std::pair<std::string, std::string>>* field,
+               std::string_view help);  // YAML mapping name: text, order kept
+
+  // A text or list that stands in the place of the section that is being bound is read as its
+  // option `name`: `python: a.py:f` for `python: {functions: a.py:f}`.
+  void Shorthand(std::string_view name);
 
   // An enum with its spellings, in the order of the help: {{"off", Kind::kOff}, {"token_tis",
   // Kind::kTokenTis}}.
@@ -113,6 +124,7 @@ class OptionBinder {
     std::function<absl::Status(const std::vector<std::string>&)> parse_list;
     std::function<absl::Status(const std::vector<std::pair<std::string, std::string>>&)> parse_map;
     std::function<std::string()> print;  // as a YAML value on one line
+    bool one_or_more = false;            // of parse_list: one text stands for a list of it
   };
   struct SectionHelp {
     std::string name, help;
@@ -124,6 +136,7 @@ class OptionBinder {
   void Add(Option option);
   const Option* Find(std::string_view dotted) const;
   bool IsSection(std::string_view dotted) const;
+  const Option* ShorthandOf(std::string_view section) const;  // null: it has none
   bool IsIgnored(std::string_view dotted) const;
   std::string NearestName(std::string_view dotted) const;  // among all options and sections
   absl::Status UnknownKey(std::string_view dotted) const;
@@ -132,6 +145,7 @@ class OptionBinder {
   std::vector<Option> options_;
   std::vector<SectionHelp> sections_;
   std::vector<std::string> ignored_;
+  std::vector<std::pair<std::string, std::string>> shorthands_;  // section, option
 };
 
 // The text of a file of options, not yet parsed.

@@ -3,7 +3,7 @@
 # takes from this stage.
 #   deploy/container/compile.sh cpu|cuda OUT
 #     OUT/root           files for the root of the runtime stage
-#     OUT/packages.txt   Debian packages whose shared libraries (or certificates) the programs need, one per line
+#     OUT/packages.txt   Debian packages whose shared libraries (or certificates) the programs need, and Python, one per line
 #     OUT/wheels.txt     Python distributions whose shared libraries are in OUT/root, one NAME==VERSION per line
 #     OUT/crates.json    `cargo metadata` of the crates that are compiled into the programs
 #     OUT/built-in.txt   Debian packages that are compiled into the programs, one NAME=VERSION per line
@@ -49,6 +49,7 @@ collect() {
     grep -v '^diversion by' |
     sed -n 's/^\([^:,]*\)\(:[a-z0-9]*\)\?: .*/\1/p' | sort -u >"$OUT/packages.txt"
   echo ca-certificates >>"$OUT/packages.txt"  # by which tandem fetch and reward services over HTTPS are verified
+  echo python3 >>"$OUT/packages.txt"  # runs reward functions (trainer.reward.python)
   dpkg-query -W -f '${source:Package}=${source:Version}\n' "${BUILT_IN[@]}" | sort -u >"$OUT/built-in.txt"
 }
 

@@ -4,7 +4,7 @@
 #   deploy/setup/copy_programs.sh BIN PREFIX
 #     PREFIX/bin            tandem, rollout_server, trainer, and the library with which a server joins a push group
 #     PREFIX/lib/tandem     LibTorch, found from the programs by a relative run path
-#     PREFIX/share/tandem   examples, found by `tandem demo`
+#     PREFIX/share/tandem   examples, found by `tandem demo`, and the Python package, for rewards in Python
 set -euo pipefail
 if [[ $# -ne 2 || ! -x $1/tandem ]]; then
   sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
@@ -54,3 +54,7 @@ if grep -q /libtorch_cuda.so <<<"$needed"; then
   done
 fi
 cp -r examples "$PREFIX/share/tandem/"
+rm -rf "$PREFIX/share/tandem/python"
+mkdir -p "$PREFIX/share/tandem/python"
+cp -r python/tandem_rl "$PREFIX/share/tandem/python/"
+find "$PREFIX/share/tandem/python" -name __pycache__ -prune -exec rm -rf {} +

@@ -98,10 +98,18 @@ def test_a_server_that_is_process_one_ends_when_it_is_told_to(image):
 
 def test_nothing_inside_compiles_and_no_headers_are_left(image):
     tools = {"gcc", "g++", "cc", "c++", "cpp", "clang", "clang++", "nvcc", "rustc", "cargo", "ld", "as", "make",
-             "cmake", "ninja", "protoc", "python3", "pip", "git", "curl", "wget"}
+             "cmake", "ninja", "protoc", "pip", "git", "curl", "wget"}
     found = [path for path in image.files() if path.suffix in {".a", ".o", ".h", ".hpp"} or
              (path.parent.name in {"bin", "sbin"} and re.sub(r"-\d+$", "", path.name) in tools)]
     assert not found, found
+
+
+def test_python_runs_reward_functions(image, tmp_path):
+    (tmp_path / "my_reward.py").write_text("def score(completions, **kwargs): return [len(text) for text in completions]\n")
+    (tmp_path / "data.jsonl").write_text('{"prompt": "3 + 4?", "answer": "seven"}\n')
+    done = image.run("reward", "/data/my_reward.py", "--data", "/data/data.jsonl", "--json", mounts=[(tmp_path, "/data", "ro")])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [c["reward"] for c in json.loads(done.stdout)["rows"][0]["completions"]] == [5, 0]
 
 
 def test_no_file_gives_anyone_more_rights(image):

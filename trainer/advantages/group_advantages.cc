@@ -81,6 +81,7 @@ void SetBaseline(const Reward& reward, ScoredGroup* group) {
   SetReward(reward, baseline);
   double sum = reward.value;
   for (const StepReward& step : reward.steps) sum += step.value;
+  for (const double of_token : reward.token_rewards) sum += of_token;
   baseline->set_reward(sum);
   baseline->set_masked(true);
   if (!IsRewardFailure(reward.mask_reason)) return;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <string>
 
 #include "common/base/status_macros.h"
@@ -41,22 +42,30 @@ absl::StatusOr<int64_t> FindToken(const Tokenizer& tokenizer, std::span<const in
 absl::StatusOr<std::vector<std::vector<RewardedStep>>> FindStepTokens(
     const Tokenizer& tokenizer, std::span<const Reward> rewards,
     const experience::v1::ScoredGroup& group) {
-  const auto has_steps = [](const Reward& reward) { return !reward.steps.empty(); };
+  const auto has_steps = [](const Reward& reward) {
+    return !reward.steps.empty() || !reward.token_rewards.empty();
+  };
   std::vector<std::vector<RewardedStep>> found;
   if (std::ranges::none_of(rewards, has_steps)) return found;
   for (int i = 0; i < group.completions_size(); ++i) {
     const auto& ids = group.completions(i).completion().token_ids();
-    std::vector<RewardedStep>& steps = found.emplace_back();
-    for (const StepReward& step : rewards[static_cast<size_t>(i)].steps) {
+    const Reward& reward = rewards[static_cast<size_t>(i)];
+    std::map<int64_t, double> by_end;  // tokens, the step's last included
+    for (size_t t = 0; t < reward.token_rewards.size() && t < static_cast<size_t>(ids.size());
+         ++t) {
+      if (reward.token_rewards[t] != 0)
+        by_end[static_cast<int64_t>(t) + 1] += reward.token_rewards[t];
+    }
+    // Without it the last rewarded token would be that of the whole rest of the completion.
+    if (!reward.token_rewards.empty()) by_end[ids.size()] += 0;
+    for (const StepReward& step : reward.steps) {
       TANDEM_ASSIGN_OR_RETURN(
           const int64_t end,
           FindToken(tokenizer, {ids.data(), static_cast<size_t>(ids.size())}, step.end_byte));
-      if (!steps.empty() && steps.back().end == end) {
-        steps.back().reward += step.value;
-      } else {
-        steps.push_back({end, step.value});
-      }
+      by_end[end] += step.value;
     }
+    std::vector<RewardedStep>& steps = found.emplace_back();
+    for (const auto& [end, value] : by_end) steps.push_back({end, value});
   }
   return found;
 }

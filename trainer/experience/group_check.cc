@@ -126,7 +126,9 @@ RewardInput MakeRewardInput(const experience::v1::Prompt& prompt, const Completi
           .prompt = prompt.text(),
           .source_json = prompt.source_json(),
           .num_tokens = completion.token_ids_size(),
-          .truncated = IsTruncated(completion)};
+          .truncated = IsTruncated(completion),
+          .token_ids = {completion.token_ids().data(),
+                        static_cast<size_t>(completion.token_ids_size())}};
 }
 
 std::vector<RewardInput> MakeRewardInputs(const experience::v1::ScoredGroup& group) {

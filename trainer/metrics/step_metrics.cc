@@ -116,6 +116,15 @@ void AddExternalRewards(const RewardNumbers& numbers, const GroupViews& sampled,
     line->Add("reward/model_disagreement",
               numbers.model_disagreement / static_cast<double>(numbers.model_rewards));
   }
+  if (numbers.python_calls > 0) {
+    line->AddCount("reward/python_calls", numbers.python_calls);
+    line->Add("reward/python_seconds_per_call",
+              numbers.python_seconds / static_cast<double>(numbers.python_calls));
+  }
+  for (const auto& [name, sum_and_count] : numbers.logged) {
+    const auto& [sum, count] = sum_and_count;
+    line->Add("reward/logged/" + name, sum / static_cast<double>(std::max<int64_t>(1, count)));
+  }
   if (numbers.pairs > 0) {
     line->Add("reward/judge_position_disagreement",
               Share(numbers.pair_disagreements, static_cast<size_t>(numbers.pairs)));

@@ -12,11 +12,13 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "trainer/rewards/judge/pairing.h"
+#include "trainer/rewards/python/python_reward.h"
 
 namespace tandem::trainer {
 namespace {
 
 constexpr char kIdentityMark[] = "\n";
+constexpr char kMathFunction[] = "tandem_rl.rewards.math:math_reward";
 constexpr int64_t kMostOfAPass = 256;  // completions of which a reward model gives answers together
 
 // Answers where no reward model was loaded.
@@ -114,7 +116,8 @@ struct ExternalParts::Part {
   bool cached = true;
   std::function<Plan(const std::shared_ptr<const HeldGroup>&)> plan;
   std::unique_ptr<ServiceCaller> caller;  // null: a program
-  std::unique_ptr<QuestionPool> pool;     // last: its threads use the caller
+  // Last: its threads use the caller. Shared by the functions in Python, which are one pool's.
+  std::shared_ptr<QuestionPool> pool;
 };
 
 struct ExternalParts::Gathering {
@@ -164,7 +167,7 @@ absl::Status ExternalParts::AddPart(const std::string& name) {
     if (asked.command.empty()) return InvalidArgument("reward.subprocess.command is empty");
     part->cached = asked.cached;
     part->identity = absl::StrJoin(asked.command, kIdentityMark);
-    part->pool = std::make_unique<QuestionPool>(asked.pool, [&asked](EndSign* end) {
+    part->pool = std::make_shared<QuestionPool>(asked.pool, [&asked](EndSign* end) {
       return std::make_unique<SubprocessReward>(asked, end);
     });
   } else if (name == "http") {
@@ -172,7 +175,7 @@ absl::Status ExternalParts::AddPart(const std::string& name) {
     TANDEM_RETURN_IF_ERROR(CheckHttpClientOptions(asked.client, "reward.http"));
     part->identity = asked.client.url;
     ServiceCaller* const caller = make_caller(asked.service);
-    part->pool = std::make_unique<QuestionPool>(
+    part->pool = std::make_shared<QuestionPool>(
         PoolOptions{asked.service.workers, asked.batch_size}, [&asked, caller](EndSign* end) {
           return std::make_unique<HttpReward>(asked, caller, end);
         });
@@ -181,19 +184,21 @@ absl::Status ExternalParts::AddPart(const std::string& name) {
     TANDEM_RETURN_IF_ERROR(CheckGrpcRewardOptions(asked));
     part->identity = asked.address;
     ServiceCaller* const caller = make_caller(asked.service);
-    part->pool = std::make_unique<QuestionPool>(
+    part->pool = std::make_shared<QuestionPool>(
         PoolOptions{asked.service.workers, asked.batch_size}, [&asked, caller](EndSign* end) {
           return std::make_unique<GrpcReward>(asked, caller, end);
         });
   } else if (name == "model") {
     TANDEM_RETURN_IF_ERROR(CheckRewardModelOptions(options_.model));
     part->cached = false;  // a sampled completion hardly comes twice
-    part->pool = std::make_unique<QuestionPool>(PoolOptions{1, kMostOfAPass},
+    part->pool = std::make_shared<QuestionPool>(PoolOptions{1, kMostOfAPass},
                                                 [this](EndSign* end) -> std::unique_ptr<Asker> {
                                                   if (make_model_ == nullptr)
                                                     return std::make_unique<NoModel>();
                                                   return make_model_(&tally_, end);
                                                 });
+  } else if (name != "judge") {
+    TANDEM_RETURN_IF_ERROR(AddPython(name, part.get()));
   } else {
     const JudgeOptions& asked = options_.judge;
     TANDEM_ASSIGN_OR_RETURN(rubric_, ReadRubric(asked));
@@ -206,7 +211,7 @@ absl::Status ExternalParts::AddPart(const std::string& name) {
                                                 : PointwisePlan(group, asked.samples);
     };
     ServiceCaller* const caller = make_caller(asked.service);
-    part->pool = std::make_unique<QuestionPool>(
+    part->pool = std::make_shared<QuestionPool>(
         PoolOptions{asked.service.workers, 1}, [this, &asked, caller](EndSign* end) {
           return std::make_unique<JudgeReward>(
               JudgeParts{asked, rubric_, caller, budget_.get(), &tally_}, end);
@@ -217,11 +222,40 @@ absl::Status ExternalParts::AddPart(const std::string& name) {
   return absl::OkStatus();
 }
 
+absl::Status ExternalParts::AddPython(const std::string& name, Part* part) {
+  if (python_pool_ == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(python_functions_, PythonFunctions(options_.python));
+    const auto computed = ComputedComponents(options_);
+    if (std::ranges::find(computed, kMathComponent) != computed.end()) {
+      python_functions_.push_back({std::string(kMathComponent), kMathFunction});
+    }
+    python_pool_ = std::make_shared<QuestionPool>(options_.python.pool, [this](EndSign* end) {
+      return std::make_unique<PythonReward>(python_functions_, options_.python, &tally_, end);
+    });
+  }
+  const auto found = std::ranges::find(python_functions_, name, &PythonFunction::name);
+  TANDEM_CHECK(found != python_functions_.end());
+  part->cached = false;  // a function sees the completions of a group together
+  part->plan = [scorer =
+                    static_cast<size_t>(found - python_functions_.begin())](const auto& group) {
+    Plan plan = PointwisePlan(group, 1);
+    for (RewardQuestion& question : plan.questions) question.scorer = scorer;
+    return plan;
+  };
+  part->pool = python_pool_;
+  return absl::OkStatus();
+}
+
+absl::Status ExternalParts::Check(std::string_view row) const {
+  if (python_functions_.empty()) return absl::OkStatus();
+  return CheckPythonFunctions(python_functions_, options_.python, row);
+}
+
 absl::StatusOr<std::unique_ptr<ExternalParts>> ExternalParts::Create(const RewardOptions& options,
                                                                      MakeModelAsker make_model) {
   std::unique_ptr<ExternalParts> parts(new ExternalParts(options, std::move(make_model)));
   for (const std::string& name : ComputedComponents(options)) {
-    if (FindComponent(name)->kind != ComponentKind::kExternal) continue;
+    if (FindComponent(options, name)->kind != ComponentKind::kExternal) continue;
     TANDEM_RETURN_IF_ERROR(parts->AddPart(name));
   }
   if (parts->parts_.empty()) return nullptr;

@@ -49,6 +49,9 @@ class ExternalParts {
   // Errors of AnswerCache::Open.
   absl::Status Open(const std::string& run_id);
 
+  // As RewardFunction::Check.
+  absl::Status Check(std::string_view row) const;
+
   // Asks about a group. `done` is called once, on any thread, maybe before Ask returns, also after
   // Cancel.
   using Done = std::function<void(ExternalAnswers)>;
@@ -66,6 +69,8 @@ class ExternalParts {
 
   ExternalParts(const RewardOptions& options, MakeModelAsker make_model);
   absl::Status AddPart(const std::string& name);
+  // What AddPart adds of a function in Python.
+  absl::Status AddPython(const std::string& name, Part* part);
   void AskPart(Part& part, const std::shared_ptr<const HeldGroup>& group,
                const std::shared_ptr<Gathering>& whole);
   // Answers from the cache, or joins whoever asks the same now, or has it asked.
@@ -79,6 +84,8 @@ class ExternalParts {
   RewardTally tally_;
   std::unique_ptr<AnswerCache> cache_;  // from Open on
   std::unique_ptr<JudgeBudget> budget_;
+  std::vector<PythonFunction> python_functions_;  // of python_pool_
+  std::shared_ptr<QuestionPool> python_pool_;     // of all functions in Python, whose parts have it
 
   Mutex mu_;
   // Questions under way by their key, and who else waits for the answer.

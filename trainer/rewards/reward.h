@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,12 +13,15 @@
 namespace tandem::trainer {
 
 struct RewardInput {
-  std::string_view text;         // of the completion, without the stop token
-  std::string_view answer;       // ground truth
-  std::string_view prompt;       // as rendered
-  std::string_view source_json;  // the prompt's line
-  int64_t num_tokens = 0;        // of the completion, stop token included
-  bool truncated = false;        // ended by length
+  std::string_view text;               // of the completion, without the stop token
+  std::string_view answer;             // ground truth
+  std::string_view prompt;             // as rendered
+  std::string_view source_json;        // the prompt's line
+  int64_t num_tokens = 0;              // of the completion, stop token included
+  bool truncated = false;              // ended by length
+  std::span<const int32_t> token_ids;  // of the completion, or empty where the caller has none
+  // Train step that the run is at when it asks, and how many it has; 0 outside of a run.
+  int64_t step = 0, num_steps = 0;
 };
 
 // A reward of a part of the completion's text, as process rewards are.
@@ -27,8 +31,9 @@ struct StepReward {
 };
 
 struct Reward {
-  double value = 0;               // of the completion as a whole, without `steps`
-  std::vector<StepReward> steps;  // added to it; empty for most rewards
+  double value = 0;                   // of the completion as a whole, without `steps`
+  std::vector<StepReward> steps;      // added to it; empty for most rewards
+  std::vector<double> token_rewards;  // [num_tokens], added to it; empty for most rewards
   // Is the answer right? The weighted sum of the components that judge the answer reaches
   // pass_threshold. What shapes the reward beside it (format, length_penalty, repetition,
   // diversity, a learned model, truncation, normalisation) does not count. Where no component with
@@ -38,10 +43,17 @@ struct Reward {
   // The sum of the components of reward.gold, which `value` has no part in; none where there is
   // none of them, or where one failed.
   std::optional<double> gold;
-  std::string mask_reason;  // not empty: do not train on it ("truncated", "reward_failed: ...")
+  std::vector<std::pair<std::string, std::string>> notes;  // of scorers, for people (log_extra)
+  // Not empty: do not train on it ("truncated", "reward_failed: ...", kNoRewardApplies).
+  std::string mask_reason;
 };
 
+// Every component left the completion out: without a reward it is no part of its group's mean.
+inline constexpr std::string_view kNoRewardApplies = "reward_none";
+
 // Whether a completion masked for `mask_reason` has no reward.
-inline bool IsRewardFailure(std::string_view reason) { return reason.starts_with("reward_failed"); }
+inline bool IsRewardFailure(std::string_view reason) {
+  return reason.starts_with("reward_failed") || reason == kNoRewardApplies;
+}
 
 }  // namespace tandem::trainer

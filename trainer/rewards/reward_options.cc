@@ -29,6 +29,7 @@ constexpr ComponentName kComponents[] = {
     {"grpc", ComponentKind::kExternal, true, false},
     {"judge", ComponentKind::kExternal},
     {"model", ComponentKind::kExternal, false, false},
+    {kMathComponent, ComponentKind::kExternal},
 };
 
 // Sums of weights are compared up to this share.
@@ -40,9 +41,11 @@ std::string AllNames() {
   });
 }
 
-absl::Status CheckName(const std::string& option, const std::string& name) {
-  if (FindComponent(name) != nullptr) return absl::OkStatus();
-  return InvalidArgument("reward.", option, ": no component '", name, "'; there are ", AllNames());
+absl::Status CheckName(const RewardOptions& options, const std::string& option,
+                       const std::string& name) {
+  if (FindComponent(options, name).has_value()) return absl::OkStatus();
+  return InvalidArgument("reward.", option, ": no component '", name, "'; there are ", AllNames(),
+                         ", and the functions of reward.python");
 }
 
 void NameOnly(std::string* out, const std::pair<std::string, double>& judge) {
@@ -51,7 +54,7 @@ void NameOnly(std::string* out, const std::pair<std::string, double>& judge) {
 
 absl::Status CheckGold(const RewardOptions& options) {
   for (const std::string& name : options.gold) {
-    TANDEM_RETURN_IF_ERROR(CheckName("gold", name));
+    TANDEM_RETURN_IF_ERROR(CheckName(options, "gold", name));
     for (const auto& [trained, weight] : options.weights) {
       if (name != trained) continue;
       return InvalidArgument("reward.gold names ", name, ", which reward.weights trains on with ",
@@ -71,7 +74,8 @@ absl::Status CheckPassThreshold(const RewardOptions& options) {
   const auto judges = Judges(options);
   double most = 0;
   for (const auto& [name, weight] : judges) {
-    if (!FindComponent(name)->is_bounded) return absl::OkStatus();  // its rewards have no bound
+    if (!FindComponent(options, name)->is_bounded)
+      return absl::OkStatus();  // its rewards have no bound
     most += std::max(weight, 0.0);
   }
   if (judges.empty() || Reaches(most, options.pass_threshold)) return absl::OkStatus();
@@ -85,17 +89,35 @@ namespace {
 
 absl::Status CheckCaps(const RewardOptions& options) {
   for (const auto& [name, low] : options.cap_min) {
-    TANDEM_RETURN_IF_ERROR(CheckName("cap_min", name));
+    TANDEM_RETURN_IF_ERROR(CheckName(options, "cap_min", name));
     for (const auto& [other, high] : options.cap_max) {
       if (name != other || low <= high) continue;
       return InvalidArgument("reward.cap_min of ", name, " is ", low, ", above its cap_max ", high);
     }
   }
   for (const auto& [name, high] : options.cap_max) {
-    TANDEM_RETURN_IF_ERROR(CheckName("cap_max", name));
+    TANDEM_RETURN_IF_ERROR(CheckName(options, "cap_max", name));
   }
   for (const std::string& name : options.normalise) {
-    TANDEM_RETURN_IF_ERROR(CheckName("normalise", name));
+    TANDEM_RETURN_IF_ERROR(CheckName(options, "normalise", name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPython(const RewardOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const auto functions, PythonFunctions(options.python));
+  const std::vector<std::string> computed = ComputedComponents(options);
+  for (const PythonFunction& function : functions) {
+    const std::string& name = function.name;
+    if (std::ranges::find(kComponents, name, &ComponentName::name) != std::end(kComponents)) {
+      return InvalidArgument("reward.python.functions: a component of Tandem is called ", name,
+                             " too: give the function another name, as in my_", name, "=",
+                             function.spec);
+    }
+    if (std::ranges::find(computed, name) != computed.end()) continue;
+    return InvalidArgument("reward.python.functions: ", name,
+                           " has no weight: name it in reward.weights, or in reward.gold to "
+                           "measure it and not train on it");
   }
   return absl::OkStatus();
 }
@@ -125,9 +147,25 @@ void BindShaping(OptionBinder& binder, RewardOptions& options) {
 
 std::span<const ComponentName> ComponentNames() { return kComponents; }
 
-const ComponentName* FindComponent(std::string_view name) {
+std::optional<ComponentName> FindComponent(const RewardOptions& options, std::string_view name) {
   const auto* const found = std::ranges::find(kComponents, name, &ComponentName::name);
-  return found == std::end(kComponents) ? nullptr : found;
+  if (found != std::end(kComponents)) return *found;
+  if (!HasPythonFunction(options.python, name)) return std::nullopt;
+  const bool shapes =
+      std::ranges::find(options.python.shaping, name) != options.python.shaping.end();
+  return ComponentName{name, ComponentKind::kExternal, /*judges_the_answer=*/!shapes,
+                       /*is_bounded=*/false};
+}
+
+void WeighPythonFunctions(RewardOptions& options) {
+  const auto functions = PythonFunctions(options.python);
+  if (options.weights_are_given || !functions.ok() || functions->empty()) return;
+  options.weights.clear();
+  for (const PythonFunction& function : *functions) {
+    const bool is_gold = std::ranges::find(options.gold, function.name) != options.gold.end();
+    if (!is_gold) options.weights.emplace_back(function.name, 1.0);
+  }
+  options.weights_are_given = true;
 }
 
 std::vector<std::string> ComputedComponents(const RewardOptions& options) {
@@ -140,11 +178,11 @@ std::vector<std::string> ComputedComponents(const RewardOptions& options) {
 std::vector<std::pair<std::string, double>> Judges(const RewardOptions& options) {
   std::vector<std::pair<std::string, double>> judges, held_out, shapes;
   for (const auto& [name, weight] : options.weights) {
-    if (FindComponent(name)->judges_the_answer) judges.emplace_back(name, weight);
+    if (FindComponent(options, name)->judges_the_answer) judges.emplace_back(name, weight);
     if (name == "format") shapes.emplace_back(name, weight);
   }
   for (const std::string& name : options.gold) {
-    if (FindComponent(name)->judges_the_answer) held_out.emplace_back(name, 1);
+    if (FindComponent(options, name)->judges_the_answer) held_out.emplace_back(name, 1);
   }
   if (!judges.empty()) return judges;
   return held_out.empty() ? shapes : held_out;
@@ -155,11 +193,12 @@ bool Reaches(double sum, double threshold) {
 }
 
 absl::Status CheckRewardOptions(const RewardOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckPython(options));
   if (options.weights.empty()) {
     return InvalidArgument("reward.weights is empty: name at least one component");
   }
   for (const auto& [name, weight] : options.weights) {
-    TANDEM_RETURN_IF_ERROR(CheckName("weights", name));
+    TANDEM_RETURN_IF_ERROR(CheckName(options, "weights", name));
   }
   TANDEM_RETURN_IF_ERROR(CheckGold(options));
   for (const std::string& name : ComputedComponents(options)) {
@@ -175,7 +214,9 @@ absl::Status CheckRewardOptions(const RewardOptions& options) {
 
 void BindOptions(OptionBinder& binder, RewardOptions& options) {
   binder.NumberMap("weights", &options.weights,
-                   "component: weight of the sum; components: " + AllNames());
+                   "component: weight of the sum; components: " + AllNames() +
+                       ", and functions of reward.python, each of which counts 1 without weights",
+                   &options.weights_are_given);
   binder.TextList("gold", &options.gold,
                   "held-out components: computed for every completion, shown as reward/gold (their "
                   "sum) and reward/part/NAME, and never trained on");
@@ -202,6 +243,9 @@ void BindOptions(OptionBinder& binder, RewardOptions& options) {
   binder.Section("grpc", "component grpc", options.grpc);
   binder.Section("judge", "component judge", options.judge);
   binder.Section("model", "component model", options.model);
+  binder.Section("python",
+                 "functions in Python: `python: my_reward.py:score` for the functions alone",
+                 options.python);
   binder.Section("cache", "answers of external components that are kept", options.cache);
 }
 

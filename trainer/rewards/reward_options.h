@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "trainer/rewards/external/subprocess_reward.h"
 #include "trainer/rewards/judge/judge_options.h"
 #include "trainer/rewards/model/model_options.h"
+#include "trainer/rewards/python/python_options.h"
 
 namespace tandem::trainer {
 
@@ -25,6 +27,7 @@ enum class TruncatedPolicy { kKeep, kMask, kZero, kPenalise };
 
 struct RewardOptions {
   std::vector<std::pair<std::string, double>> weights = {{"number_answer", 1.0}};
+  bool weights_are_given = false;  // by whoever wrote the run file; see WeighPythonFunctions
   // Held-out components: measured on every completion and never trained on.
   std::vector<std::string> gold;
   double pass_threshold = 1.0;    // Reward::correct
@@ -45,9 +48,14 @@ struct RewardOptions {
   GrpcRewardOptions grpc;
   JudgeOptions judge;
   RewardModelOptions model;
+  PythonRewardOptions python;
   AnswerCacheOptions cache;
 };
 void BindOptions(OptionBinder& binder, RewardOptions& options);
+
+// Where functions in Python are named and no weights are given, each function counts 1, except those
+// of gold, and nothing else does. For whoever has read a run file.
+void WeighPythonFunctions(RewardOptions& options);
 
 // What decides the value of a component.
 enum class ComponentKind {
@@ -56,15 +64,19 @@ enum class ComponentKind {
   kExternal,  // a program, a service, a judge or a reward model
 };
 
+// Its value is that of a function which comes with Tandem (python/tandem_rl/rewards/math.py).
+inline constexpr std::string_view kMathComponent = "math";
+
 struct ComponentName {
   std::string_view name;
   ComponentKind kind = ComponentKind::kText;
   bool judges_the_answer = true;  // it says whether a completion is correct
   bool is_bounded = true;         // its value is at most 1
 };
-// All components; null for a name that is none of them.
+// The components that Tandem has; functions in Python (options.python) come to them.
 std::span<const ComponentName> ComponentNames();
-const ComponentName* FindComponent(std::string_view name);
+// None for a name that is no component. The result views `name`.
+std::optional<ComponentName> FindComponent(const RewardOptions& options, std::string_view name);
 
 // The components that are computed: those with a weight, then those of gold.
 std::vector<std::string> ComputedComponents(const RewardOptions& options);
@@ -81,7 +93,8 @@ bool Reaches(double sum, double threshold);
 //   INVALID_ARGUMENT  no component or an unknown one (names those there are), in weights, gold, a
 //                     cap or normalise; a component of gold that has a weight or is named twice; a
 //                     cap_min above its cap_max; hard length not above soft; a file of the cache
-//                     without a cache
+//                     without a cache; errors of PythonFunctions; a function in Python that has
+//                     the name of another component, or neither a weight nor a place in gold
 absl::Status CheckRewardOptions(const RewardOptions& options);
 
 // INVALID_ARGUMENT where no completion can reach pass_threshold. Names are those of components.

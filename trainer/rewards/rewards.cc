@@ -30,6 +30,12 @@ void AddSteps(double weight, const std::vector<StepReward>& steps,
   for (const StepReward& step : steps) (*by_end)[step.end_byte] += weight * step.value;
 }
 
+// Adds weight * value to the sum of each token.
+void AddTokens(double weight, const std::vector<double>& tokens, std::vector<double>* sums) {
+  if (sums->size() < tokens.size()) sums->resize(tokens.size(), 0);
+  for (size_t t = 0; t < tokens.size(); ++t) (*sums)[t] += weight * tokens[t];
+}
+
 // Beyond this a square is no float any more, and an advantage would be infinite or NaN.
 constexpr double kLargestReward = 1e15;
 
@@ -37,6 +43,7 @@ constexpr double kLargestReward = 1e15;
 double LargestOf(const ExternalAnswer& answer) {
   double largest = std::abs(answer.value);
   for (const StepReward& step : answer.steps) largest = std::max(largest, std::abs(step.value));
+  for (const double value : answer.token_rewards) largest = std::max(largest, std::abs(value));
   return largest;
 }
 
@@ -50,8 +57,10 @@ struct Arrival {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(const RewardOptions& options,
+absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(const RewardOptions& given,
                                                                        MakeModelAsker make_model) {
+  RewardOptions options = given;
+  WeighPythonFunctions(options);
   TANDEM_RETURN_IF_ERROR(CheckRewardOptions(options));
   std::unique_ptr<RewardFunction> function(new RewardFunction(options));
   TANDEM_ASSIGN_OR_RETURN(function->text_, TextComponents::Create(function->options_));
@@ -69,6 +78,10 @@ absl::Status RewardFunction::Open(const std::string& run_id) {
   return external_->Open(run_id);
 }
 
+absl::Status RewardFunction::Check(std::string_view row) const {
+  return external_ == nullptr ? absl::OkStatus() : external_->Check(row);
+}
+
 void RewardFunction::Cancel() {
   if (external_ != nullptr) external_->Cancel();
 }
@@ -77,7 +90,7 @@ void RewardFunction::Ask(std::shared_ptr<const HeldGroup> group, ExternalParts::
   if (const absl::Status opened = Open(""); !opened.ok()) {
     ExternalAnswers failed;
     for (const std::string& name : names_) {
-      if (FindComponent(name)->kind != ComponentKind::kExternal) continue;
+      if (FindComponent(options_, name)->kind != ComponentKind::kExternal) continue;
       failed[name].assign(group->inputs().size(), opened);
     }
     is_open_ = false;
@@ -110,9 +123,10 @@ void RewardFunction::Cap(const std::string& name, std::vector<RewardAnswer>* val
     if (high.has_value()) value = std::min(value, *high);
   };
   for (RewardAnswer& value : *values) {
-    if (!value.ok()) continue;
+    if (!value.ok() || value->is_left_out) continue;
     cap(value->value);
     for (StepReward& step : value->steps) cap(step.value);
+    for (double& of_token : value->token_rewards) cap(of_token);
   }
 }
 
@@ -121,7 +135,7 @@ std::vector<RewardAnswer> RewardFunction::Values(const std::string& name,
                                                  const ExternalAnswers& answers) const {
   std::vector<RewardAnswer> values;
   values.reserve(inputs.size());
-  const ComponentKind kind = FindComponent(name)->kind;
+  const ComponentKind kind = FindComponent(options_, name)->kind;
   if (kind == ComponentKind::kExternal) {
     values = answers.at(name);
   } else if (kind == ComponentKind::kGroup) {
@@ -153,9 +167,11 @@ void RewardFunction::AddGold(size_t index, const std::vector<std::vector<RewardA
   for (size_t c = options_.weights.size(); c < names_.size(); ++c) {
     const RewardAnswer& part = values[c][index];
     is_whole &= part.ok();
-    if (!part.ok()) continue;  // no reason to mask: nothing is trained on it
+    // Neither is a reason to mask: nothing is trained on it.
+    if (!part.ok() || part->is_left_out) continue;
     double value = part->value;
     for (const StepReward& step : part->steps) value += step.value;
+    for (const double of_token : part->token_rewards) value += of_token;
     reward->parts.emplace_back(names_[c], value);
     sum += value;
   }
@@ -180,6 +196,7 @@ Reward RewardFunction::Sum(const RewardInput& input, size_t index,
   if (input.truncated && options_.truncated == TruncatedPolicy::kMask) {
     reward.mask_reason = "truncated";
   }
+  bool applies = false;
   for (size_t c = 0; c < options_.weights.size(); ++c) {
     const auto& [name, weight] = options_.weights[c];
     const RewardAnswer& part = values[c][index];
@@ -187,16 +204,25 @@ Reward RewardFunction::Sum(const RewardInput& input, size_t index,
       reward.mask_reason = absl::StrCat("reward_failed: ", name, ": ", part.status().message());
       continue;
     }
+    if (part->is_left_out) continue;
+    applies = true;
     reward.parts.emplace_back(name, part->value);
+    for (const auto& [inner, value] : part->parts) {
+      reward.parts.emplace_back(absl::StrCat(name, "/", inner), value);
+    }
+    reward.notes.insert(reward.notes.end(), part->notes.begin(), part->notes.end());
+    AddTokens(weight, part->token_rewards, &reward.token_rewards);
     reward.value += weight * (normalised[c].empty() ? part->value : normalised[c][index]);
     AddSteps(weight, part->steps, &steps);
   }
+  if (!applies && reward.mask_reason.empty()) reward.mask_reason = kNoRewardApplies;
   for (const auto& [end, value] : steps) reward.steps.push_back({.end_byte = end, .value = value});
   AddGold(index, values, &reward);
   reward.correct = IsCorrect(reward) && !IsRewardFailure(reward.mask_reason);
   if (input.truncated && options_.truncated == TruncatedPolicy::kZero) {
     reward.value = 0;
     reward.steps.clear();
+    reward.token_rewards.clear();
   }
   if (input.truncated && options_.truncated == TruncatedPolicy::kPenalise) {
     reward.value -= options_.truncated_penalty;
@@ -225,7 +251,7 @@ std::vector<Reward> RewardFunction::Combine(const std::vector<RewardInput>& inpu
 std::vector<double> NormaliseInGroup(const std::vector<RewardAnswer>& values) {
   std::vector<double> known;
   for (const RewardAnswer& value : values) {
-    if (value.ok()) known.push_back(value->value);
+    if (value.ok() && !value->is_left_out) known.push_back(value->value);
   }
   std::vector<double> normalised(values.size(), 0);
   if (known.size() < 2) return normalised;
@@ -234,7 +260,8 @@ std::vector<double> NormaliseInGroup(const std::vector<RewardAnswer>& values) {
       std::sqrt(offpolicy::SquaredDeviations(known) / static_cast<double>(known.size() - 1));
   const bool are_equal = std::ranges::count(known, known[0]) == std::ssize(known);
   for (size_t i = 0; i < values.size() && !are_equal; ++i) {
-    if (values[i].ok()) normalised[i] = (values[i]->value - mean) / (deviation + kDeviationEps);
+    if (!values[i].ok() || values[i]->is_left_out) continue;
+    normalised[i] = (values[i]->value - mean) / (deviation + kDeviationEps);
   }
   return normalised;
 }

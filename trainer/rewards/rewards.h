@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,11 @@ class RewardFunction {
   // Opens what external components keep on disk. Once, before Score and Ask, which else open it
   // without a run. `run_id`: whose costs count. Errors of AnswerCache::Open.
   absl::Status Open(const std::string& run_id);
+
+  // Loads what external components can only be checked by once: functions in Python, in a process
+  // that ends with the call. `row`: the JSON of a line of the data, whose columns they get; empty:
+  // unknown. Errors of CheckPythonFunctions.
+  absl::Status Check(std::string_view row) const;
 
   // One result per input of a group, in order. Never fails as a whole. Waits for external
   // components.

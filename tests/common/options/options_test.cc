@@ -92,6 +92,38 @@ TEST_F(OptionBinderTest, ReadsEveryKindOfOption) {
   EXPECT_THAT(settings_.rewards, ElementsAre(Pair("exact", 1.0), Pair("length", -0.25)));
 }
 
+// python: a.py:f  stands for  python: {functions: [a.py:f]}.
+TEST(OptionBinderShorthand, OneOptionStandsInThePlaceOfItsSection) {
+  std::vector<std::string> functions;
+  std::vector<std::pair<std::string, std::string>> kwargs;
+  OptionBinder binder;
+  binder.Section("python", "functions", [&](OptionBinder& b) {
+    b.OneOrMoreTexts("functions", &functions, "by name");
+    b.Shorthand("functions");
+    b.TextMap("kwargs", &kwargs, "by name");
+  });
+  const auto load = [&](const std::string& yaml) { return binder.LoadString(yaml, "run.yaml"); };
+  for (const char* const one :
+       {"python: a.py:f\n", "python: [a.py:f]\n", "python: {functions: a.py:f}\n",
+        "python: {functions: [a.py:f]}\n"}) {
+    functions.clear();
+    ASSERT_THAT(load(one), IsOk()) << one;
+    EXPECT_THAT(functions, ElementsAre("a.py:f")) << one;
+  }
+  EXPECT_THAT(binder.Set("python=b.py:g"), IsOk());
+  EXPECT_THAT(functions, ElementsAre("b.py:g"));
+  EXPECT_THAT(binder.Set("python=[b.py:g, c.py:h]"), IsOk());
+  EXPECT_THAT(functions, ElementsAre("b.py:g", "c.py:h"));
+  ASSERT_THAT(load("python: {kwargs: {f.size: 3, kind: x}}\n"), IsOk());
+  EXPECT_THAT(kwargs, ElementsAre(Pair("f.size", "3"), Pair("kind", "x")));
+  EXPECT_THAT(load("python: {kwargs: 3}\n"),
+              FailsWith(absl::StatusCode::kInvalidArgument, "expected a mapping, {name: text}"));
+  const std::string resolved = binder.ToYaml();
+  functions.clear();
+  ASSERT_THAT(load(resolved), IsOk()) << resolved;
+  EXPECT_THAT(functions, ElementsAre("b.py:g", "c.py:h"));
+}
+
 TEST_F(OptionBinderTest, KeepsDefaultsForAnEmptyFileAndAnEmptySection) {
   EXPECT_THAT(Load(""), IsOk());
   EXPECT_THAT(Load("correction:\n"), IsOk());

@@ -46,5 +46,25 @@ TEST(StepTokens, AStepEndsWithTheTokenThatHoldsItsLastByte) {
   EXPECT_TRUE(FindStepTokens(*tokenizer, std::vector<Reward>(2), group)->empty());
 }
 
+TEST(StepTokens, RewardsOfTokensAreStepsOfOneTokenAndTheLastTokenEndsTheRest) {
+  const auto tokenizer =
+      Tokenizer::Load(TANDEM_SOURCE_DIR "/tests/testdata/smollm2-tokenizer").value();
+  experience::v1::ScoredGroup group;
+  auto* const completion = group.add_completions()->mutable_completion();
+  for (const int32_t id : {5, 6, 7, 8}) completion->add_token_ids(id);
+  std::vector<Reward> rewards(1);
+  rewards[0].token_rewards = {0, 0.5, -1, 0};
+  const auto found = FindStepTokens(*tokenizer, rewards, group);
+  ASSERT_THAT(found, IsOk());
+  const std::vector<RewardedStep>& steps = (*found)[0];
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[0].end, 2);
+  EXPECT_EQ(steps[0].reward, 0.5);
+  EXPECT_EQ(steps[1].end, 3);
+  EXPECT_EQ(steps[1].reward, -1);
+  EXPECT_EQ(steps[2].end, 4);
+  EXPECT_EQ(steps[2].reward, 0);
+}
+
 }  // namespace
 }  // namespace tandem::trainer

@@ -71,7 +71,12 @@ std::vector<QuestionPool::Asked> QuestionPool::Take(bool is_first) {
   const int64_t num_free = options_.workers - num_busy_;
   const int64_t share = (std::ssize(line_) + num_free - 1) / num_free;
   std::vector<Asked> taken;
-  for (int64_t i = std::min(share, options_.batch_size); i > 0; --i) {
+  const auto continues_group = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!options_.whole_groups || taken.empty() || line_.empty()) return false;
+    const RewardQuestion &last = taken.back().question, &next = line_.front().question;
+    return last.group == next.group && last.scorer == next.scorer;
+  };
+  for (int64_t i = std::min(share, options_.batch_size); i > 0 || continues_group(); --i) {
     taken.push_back(std::move(line_.front()));
     line_.pop_front();
   }

@@ -30,6 +30,9 @@ class Asker {
 struct PoolOptions {
   int64_t workers = 1;     // threads, and so questions or batches under way at once
   int64_t batch_size = 1;  // most questions a worker takes at a time
+  // A worker takes all questions of a group that it takes one of, over batch_size if need be: what
+  // it is told of a completion depends on the completions of its group, and on no others.
+  bool whole_groups = false;
 };
 
 // Thread-safe. Threads start when there is something to ask, up to `workers`, and end with the

@@ -19,6 +19,8 @@ constexpr int kMostNesting = 16;        // of an answer
 constexpr size_t kShownBytes = 120;     // of an answer in a message
 constexpr int64_t kMostSteps = 100000;  // of one completion
 
+}  // namespace
+
 // "want {"end": byte offset, "reward": x} in rising order" and why not.
 absl::StatusOr<std::vector<StepReward>> ParseSteps(const json& steps, std::string_view who,
                                                    std::string_view text) {
@@ -52,8 +54,6 @@ absl::StatusOr<std::vector<StepReward>> ParseSteps(const json& steps, std::strin
   return parsed;
 }
 
-}  // namespace
-
 HeldGroup::HeldGroup(std::span<const RewardInput> inputs) {
   inputs_.assign(inputs.begin(), inputs.end());
   const auto hold = [this](std::string_view text) -> std::string_view {
@@ -64,6 +64,8 @@ HeldGroup::HeldGroup(std::span<const RewardInput> inputs) {
   };
   for (size_t i = 0; i < inputs.size(); ++i) {
     inputs_[i].text = hold(inputs[i].text);
+    inputs_[i].token_ids =
+        token_ids_.emplace_back(inputs[i].token_ids.begin(), inputs[i].token_ids.end());
     for (std::string_view RewardInput::*const field :
          {&RewardInput::answer, &RewardInput::prompt, &RewardInput::source_json}) {
       const bool shared = i > 0 && is_same(inputs[i].*field, inputs[i - 1].*field);

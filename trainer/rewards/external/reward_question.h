@@ -11,9 +11,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "nlohmann/json_fwd.hpp"
 #include "trainer/rewards/reward.h"
 
 namespace tandem::trainer {
@@ -29,8 +31,9 @@ class HeldGroup {
   const std::vector<RewardInput>& inputs() const { return inputs_; }
 
  private:
-  std::deque<std::string> texts_;    // never moved: the inputs view them
-  std::vector<RewardInput> inputs_;  // by completion
+  std::deque<std::string> texts_;               // never moved: the inputs view them
+  std::deque<std::vector<int32_t>> token_ids_;  // likewise
+  std::vector<RewardInput> inputs_;             // by completion
 };
 
 // A question about one completion, or about which of two is better (pairwise judge).
@@ -39,6 +42,7 @@ struct RewardQuestion {
   size_t index = 0;                        // of the completion in the group
   std::optional<size_t> other;             // shown after it; none: it is judged alone
   int64_t sample = 0;                      // number of the repetition, for judges that draw
+  size_t scorer = 0;                       // of a worker that knows several (functions in Python)
 
   const RewardInput& input() const { return group->inputs()[index]; }
 };
@@ -48,6 +52,11 @@ struct RewardQuestion {
 struct ExternalAnswer {
   double value = 0;
   std::vector<StepReward> steps;
+  // The scorer has nothing to say of this completion: it has no part in the sum.
+  bool is_left_out = false;
+  std::vector<double> token_rewards;                       // Reward::token_rewards
+  std::vector<std::pair<std::string, double>> parts;       // which `value` is made of, for metrics
+  std::vector<std::pair<std::string, std::string>> notes;  // Reward::notes
 };
 using RewardAnswer = absl::StatusOr<ExternalAnswer>;
 
@@ -61,6 +70,10 @@ std::string QuestionJson(const RewardInput& input, std::optional<int64_t> id = s
 //   INVALID_ARGUMENT  a reward that is missing or not finite; steps that do not rise, or that end
 //                     outside of the text or within one of its characters
 RewardAnswer ParseAnswer(std::string_view json, std::string_view who, std::string_view text);
+
+// Reads [{"end":4,"reward":y},..], the rewards of parts of `text`. Errors are those of ParseAnswer.
+absl::StatusOr<std::vector<StepReward>> ParseSteps(const nlohmann::json& steps,
+                                                   std::string_view who, std::string_view text);
 
 // An answer as ParseAnswer reads it, with every bit of its numbers.
 std::string AnswerJson(const ExternalAnswer& answer);

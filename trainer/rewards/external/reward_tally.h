@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +16,7 @@ namespace tandem::trainer {
 
 // An event for events.jsonl of the run.
 struct RewardEvent {
-  std::string kind;  // reward_breaker_opened, reward_budget_spent
+  std::string kind;  // reward_breaker_opened, reward_budget_spent, reward_raised
   std::string message;
 };
 
@@ -26,7 +28,10 @@ struct RewardNumbers {
   int64_t pair_disagreements = 0;  // of them, those whose two orders gave different verdicts
   double model_disagreement = 0;   // summed over the completions that a reward model scored ...
   int64_t model_rewards = 0;       // ... which are so many
-  std::vector<double> latencies;   // seconds from the question to the reward, of each group
+  int64_t python_calls = 0;        // of functions in Python ...
+  double python_seconds = 0;       // ... and the time they took in their processes
+  std::map<std::string, std::pair<double, int64_t>> logged;  // sum and count, by name: log_metric
+  std::vector<double> latencies;  // seconds from the question to the reward, of each group
 };
 
 // Thread-safe.
@@ -42,6 +47,15 @@ class RewardTally {
   void AddEvent(std::string kind, std::string message) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     events_.push_back({std::move(kind), std::move(message)});
+  }
+
+  // The same once for each `key`. Whether it was the first.
+  bool AddEventOnce(const std::string& key, std::string kind, std::string message)
+      ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    if (!seen_.insert(key).second) return false;
+    events_.push_back({std::move(kind), std::move(message)});
+    return true;
   }
 
   // Until when a service is not asked because its breaker is open, in MonotonicSeconds; 0: all are
@@ -69,6 +83,7 @@ class RewardTally {
   Mutex mu_;
   RewardNumbers numbers_ ABSL_GUARDED_BY(mu_);
   std::vector<RewardEvent> events_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> seen_ ABSL_GUARDED_BY(mu_);  // keys of AddEventOnce
   double unanswered_until_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

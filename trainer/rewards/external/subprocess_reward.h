@@ -9,8 +9,6 @@
 // are treated likewise; an error that the program reports is its answer. Used by external_parts.cc.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <map>
 #include <span>
@@ -21,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/options/options.h"
+#include "trainer/rewards/external/line_process.h"
 #include "trainer/rewards/external/question_pool.h"
 
 namespace tandem::trainer {
@@ -38,7 +37,6 @@ class SubprocessReward : public Asker {
  public:
   // `end` must outlive it.
   SubprocessReward(const SubprocessRewardOptions& options, EndSign* end);
-  ~SubprocessReward() override;  // ends the program
   SubprocessReward(const SubprocessReward&) = delete;
   SubprocessReward& operator=(const SubprocessReward&) = delete;
 
@@ -54,27 +52,17 @@ class SubprocessReward : public Asker {
  private:
   using Open = std::map<int64_t, size_t>;  // id of a line that was written, index of the question
 
-  absl::Status Start();
-  void Stop();
   // Asks the questions at `indices` together, and fills their answers. An error is that of the
   // program as a whole; answers that came before it stand.
   absl::Status AskTogether(std::span<const RewardQuestion> questions,
                            const std::vector<size_t>& indices, std::vector<RewardAnswer>* answers);
   absl::Status Exchange(std::string lines, std::span<const RewardQuestion> questions, Open* open,
                         std::vector<RewardAnswer>* answers);
-  // Takes the whole lines of unread_. True if there were any.
-  absl::StatusOr<bool> TakeLines(std::span<const RewardQuestion> questions, Open* open,
-                                 std::vector<RewardAnswer>* answers);
-  absl::Status Read();
-  absl::Status Write(std::string* lines);
-  // Waits until the program can be read from, or written to where `writes`.
-  absl::StatusOr<bool> WaitReady(bool writes, double deadline);
+  absl::Status TakeLine(const std::string& line, std::span<const RewardQuestion> questions,
+                        Open* open, std::vector<RewardAnswer>* answers);
 
   const SubprocessRewardOptions options_;
-  EndSign* const end_;
-  pid_t pid_ = -1;
-  int to_child_ = -1, from_child_ = -1;
-  std::string unread_;
+  LineProcess process_;
   int64_t next_id_ = 0;
 };
 

@@ -86,6 +86,22 @@ TEST(QuestionPool, AShortLineIsSharedAmongTheWorkersInsteadOfFillingABatch) {
   EXPECT_EQ(answers[3]->value, 1);
 }
 
+TEST(QuestionPool, AGroupIsNotDividedWhereGroupsAreWhole) {
+  std::atomic<size_t> num_calls = 0;
+  QuestionPool pool({.workers = 2, .batch_size = 1, .whole_groups = true},
+                    Scripted([&](auto questions, EndSign*) {
+                      EXPECT_EQ(questions.size(), 3u);
+                      ++num_calls;
+                      return Lengths(questions);
+                    }));
+  std::vector<RewardAnswer> first, second;
+  std::latch all(6);
+  pool.Submit(Asking({"a", "b", "c"}, &first, &all));
+  pool.Submit(Asking({"d", "e", "f"}, &second, &all));
+  all.wait();
+  EXPECT_EQ(num_calls, 2u);
+}
+
 TEST(QuestionPool, ABatchHasAtMostItsSize) {
   std::atomic<size_t> most = 0;
   QuestionPool pool({.workers = 1, .batch_size = 3}, Scripted([&](auto questions, EndSign*) {

@@ -1,0 +1,45 @@
+#include "common/process/python_package.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+constexpr char kMark[] = "tandem_rl/rewards/worker.py";  // a file of the package that is asked for
+
+}  // namespace
+
+std::string FindPythonPackageFolder() {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  for (fs::path folder = program.parent_path(); !folder.empty(); folder = folder.parent_path()) {
+    for (const char* const below : {"python", "share/tandem/python"}) {
+      if (fs::exists(folder / below / kMark, ignored)) return (folder / below).string();
+    }
+    if (folder == folder.root_path()) break;
+  }
+  return "";
+}
+
+std::string DefaultPython() {
+  const char* const environment = std::getenv("VIRTUAL_ENV");
+  std::error_code ignored;
+  if (environment != nullptr && *environment != '\0') {
+    const std::string python = absl::StrCat(environment, "/bin/python3");
+    if (std::filesystem::exists(python, ignored)) return python;
+  }
+  return "python3";
+}
+
+std::string PythonPathVariable(const std::string& folder) {
+  const char* const present = std::getenv("PYTHONPATH");
+  const bool has_more = present != nullptr && *present != '\0';
+  return absl::StrCat("PYTHONPATH=", folder, has_more ? ":" : "", has_more ? present : "");
+}
+
+}  // namespace tandem

@@ -1,0 +1,21 @@
+// Where Python and the package tandem_rl are, for programs that start functions of users in Python.
+#pragma once
+
+#include <string>
+
+namespace tandem {
+
+// The folder that goes before PYTHONPATH so that tandem_rl is found without an installation:
+// python/ of the checkout that this program was built in, or share/tandem/python of the prefix that
+// it was installed into (make install, the image). Empty where neither is there: then the package
+// must be installed for the interpreter. Thread-safe.
+std::string FindPythonPackageFolder();
+
+// The interpreter of the environment that is active (VIRTUAL_ENV), else "python3", which is looked
+// up in PATH.
+std::string DefaultPython();
+
+// `folder` before the PYTHONPATH of this process: "PYTHONPATH=folder:...".
+std::string PythonPathVariable(const std::string& folder);
+
+}  // namespace tandem

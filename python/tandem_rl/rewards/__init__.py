@@ -1,0 +1,3 @@
+"""Functions of users in Python as rewards (docs/rewards_in_python.md). `worker` is the process that Tandem starts;
+`functions` loads what a run file names, `call` calls it, `math` is the component of that name. Needs the standard
+library alone."""
