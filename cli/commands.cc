@@ -83,6 +83,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddTrainRewardModelCommand,
                          &AddEvalCommand,
                          &AddExportCommand,
+                         &AddDataCommand,
                          &AddTokenizeCommand,
                          &AddScoreCommand,
                          &AddLabelStepsCommand,

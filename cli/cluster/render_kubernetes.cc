@@ -41,10 +41,17 @@ const char* OverlayName(KubernetesOverlay overlay) {
 
 absl::Status CheckPaths(const RunFile& file) {
   const trainer::TrainerOptions& trainer = file.trainer();
-  const std::pair<const char*, std::string> paths[] = {
-      {"server.model", file.server().model},      {"trainer.model", trainer.model},
-      {"trainer.data.train", trainer.data.train}, {"trainer.data.eval", trainer.data.eval},
-      {"trainer.probe.file", trainer.probe.file}, {"trainer.run.out", trainer.out}};
+  std::vector<std::pair<const char*, std::string>> paths = {
+      {"server.model", file.server().model},
+      {"trainer.model", trainer.model},
+      {"trainer.data.train", trainer.data.train},
+      {"trainer.data.eval", trainer.data.eval},
+      {"trainer.data.tools_file", trainer.data.tools_file},
+      {"trainer.probe.file", trainer.probe.file},
+      {"trainer.run.out", trainer.out}};
+  for (const auto& [path, weight] : trainer.data.mixture) {
+    paths.emplace_back("trainer.data.mixture", path);
+  }
   for (const auto& [option, path] : paths) {
     if (!path.starts_with('/') || path.starts_with("/workspace/")) continue;
     return InvalidArgument(option, " is ", path, ", a path of this machine: pods see the volume ",

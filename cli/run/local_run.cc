@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/data/data_preview.h"
 #include "cli/model/model_input.h"
 #include "cli/report/report.h"
 #include "common/base/exit_codes.h"
@@ -136,6 +137,23 @@ absl::Status CheckInputs(const RunFile& file) {
                                ExitCode::kBadModelOrData);
 }
 
+// The lines of `tandem data` for what the run trains on.
+absl::Status PrintDataSummaries(const RunFile& file, const ModelConfig& config,
+                                const Tokenizer& tokenizer) {
+  const trainer::DataOptions& data = file.trainer().data;
+  const PreviewLimits limits = {
+      .max_prompt_tokens = data.max_prompt_tokens,
+      .context_tokens = config.max_position_embeddings - file.trainer().sampling.max_new_tokens};
+  for (const std::string& path : trainer::TrainPaths(data)) {
+    TANDEM_ASSIGN_OR_RETURN(
+        const DataPreview preview,
+        PreviewData(path, {.split = data.split, .subset = data.subset}, data, &tokenizer,
+                    /*num_shown=*/0, [](int64_t) {}));
+    for (const std::string& line : SummaryLines(preview, limits)) absl::PrintF("# %s\n", line);
+  }
+  return absl::OkStatus();
+}
+
 // Reads and tokenises the prompts as the trainer will, and prints how many there are.
 absl::Status PrintPrompts(const RunFile& file) {
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file.trainer().model));
@@ -155,7 +173,7 @@ absl::Status PrintPrompts(const RunFile& file) {
     absl::PrintF(", %d left out (over trainer.data.max_prompt_tokens)", num_dropped);
   }
   absl::PrintF("\n");
-  return absl::OkStatus();
+  return PrintDataSummaries(file, config, *tokenizer);
 }
 
 // Every rank checks its device too, but only after the servers have loaded.

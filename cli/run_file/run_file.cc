@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/tables/dataset_files.h"
 #include "trainer/presets.h"
 
 namespace tandem::cli {
@@ -58,9 +59,13 @@ absl::StatusOr<std::unique_ptr<RunFile>> RunFile::LoadTexts(const std::vector<Te
 }
 
 std::vector<std::string> RunFile::input_paths() const {
-  std::vector<std::string> paths = {trainer_.model, trainer_.data.train};
+  std::vector<std::string> paths = {trainer_.model};
+  for (const std::string& path : trainer::TrainPaths(trainer_.data)) {
+    paths.push_back(DatasetPlace(path));
+  }
   if (server_.model != trainer_.model) paths.push_back(server_.model);
-  if (!trainer_.data.eval.empty()) paths.push_back(trainer_.data.eval);
+  if (!trainer_.data.eval.empty()) paths.push_back(DatasetPlace(trainer_.data.eval));
+  if (!trainer_.data.tools_file.empty()) paths.push_back(trainer_.data.tools_file);
   if (!trainer_.probe.file.empty()) paths.push_back(trainer_.probe.file);
   const std::string& critic = trainer_.learner.step.critic.model;
   if (!critic.empty()) paths.push_back(critic);

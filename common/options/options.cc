@@ -160,6 +160,25 @@ void OptionBinder::NumberMap(std::string_view name,
   Add(std::move(option));
 }
 
+void OptionBinder::TextMap(std::string_view name,
+                           std::vector<std::pair<std::string, std::string>>* field,
+                           std::string_view help) {
+  Option option{
+      .name = Concat(prefix_, name), .type = "mapping to texts", .help = std::string(help)};
+  option.parse_map = [field](const std::vector<std::pair<std::string, std::string>>& entries) {
+    *field = entries;
+    return absl::OkStatus();
+  };
+  option.print = [field] {
+    std::vector<std::string> entries;
+    for (const auto& [key, text] : *field) {
+      entries.push_back(Concat(QuotedText(key), ": ", QuotedText(text)));
+    }
+    return Concat("{", absl::StrJoin(entries, ", "), "}");
+  };
+  Add(std::move(option));
+}
+
 void OptionBinder::ChoiceByIndex(std::string_view name, std::vector<std::string> spellings,
                                  std::function<size_t()> get, std::function<void(size_t)> set,
                                  std::string_view help) {
@@ -308,14 +327,15 @@ struct OptionBinder::Reader {
   }
 
   absl::Status ReadMap(const YAML::Node& node, const Option& option) const {
+    const char* const value = option.type == "mapping to texts" ? "text" : "number";
     if (!node.IsMap()) {
-      return Fail(node, option.name, ": expected a mapping, {name: number}");
+      return Fail(node, option.name, ": expected a mapping, {name: ", value, "}");
     }
     std::set<std::string> seen;
     std::vector<std::pair<std::string, std::string>> entries;
     for (const auto& entry : node) {
       if (!entry.first.IsScalar() || !entry.second.IsScalar()) {
-        return Fail(entry.first, option.name, ": entries are 'name: number'");
+        return Fail(entry.first, option.name, ": entries are 'name: ", value, "'");
       }
       if (!seen.insert(entry.first.Scalar()).second) {
         return Fail(entry.first, "'", option.name, ".", entry.first.Scalar(), "' is given twice");

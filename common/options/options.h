@@ -43,6 +43,8 @@ class OptionBinder {
   void TextList(std::string_view name, std::vector<std::string>* field, std::string_view help);
   void NumberMap(std::string_view name, std::vector<std::pair<std::string, double>>* field,
                  std::string_view help);  // YAML mapping name: number, order kept
+  void TextMap(std::string_view name, std::vector<std::pair<std::string, std::string>>* field,
+               std::string_view help);  // YAML mapping name: text, order kept
 
   // An enum with its spellings, in the order of the help: {{"off", Kind::kOff}, {"token_tis",
   // Kind::kTokenTis}}.

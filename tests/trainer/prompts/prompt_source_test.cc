@@ -18,57 +18,6 @@ using ::tandem::testing::TempDir;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-absl::StatusOr<PromptRow> Parse(const std::string& line) {
-  return ParsePromptRow(line, "p.jsonl:3", "");
-}
-
-TEST(ParsePromptRow, ReadsEveryForm) {
-  auto row = Parse(R"({"prompt": "2+2?", "answer": 4})");
-  ASSERT_THAT(row, IsOk());
-  EXPECT_EQ(row->text, "2+2?");
-  EXPECT_EQ(row->answer, "4");
-
-  row = Parse(R"({"messages": [{"role": "user", "content": "hi"}], "answer": "x"})");
-  ASSERT_THAT(row, IsOk());
-  EXPECT_EQ(row->messages_json, R"([{"content":"hi","role":"user"}])");
-
-  row = Parse(R"({"question": "how many?", "answer": "so\n#### 7"})");
-  ASSERT_THAT(row, IsOk());
-  EXPECT_EQ(row->text, "how many?");
-  EXPECT_EQ(row->answer, "so\n#### 7");
-
-  row = Parse(R"({"data_source": "gsm8k", "prompt": [{"role": "user", "content": "hi"}],
-                  "reward_model": {"style": "rule", "ground_truth": "72"}})");
-  ASSERT_THAT(row, IsOk());
-  EXPECT_EQ(row->answer, "72");
-  EXPECT_TRUE(row->text.empty());
-}
-
-struct BadLine {
-  std::string name, line, message;
-};
-class MalformedLine : public ::testing::TestWithParam<BadLine> {};
-
-TEST_P(MalformedLine, IsNamedWithFileLineAndWhatWasExpected) {
-  EXPECT_THAT(Parse(GetParam().line),
-              FailsWith(absl::StatusCode::kInvalidArgument, "p.jsonl:3: " + GetParam().message));
-  EXPECT_THAT(std::string(Parse(GetParam().line).status().message()),
-              HasSubstr("want {\"prompt\""));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Table, MalformedLine,
-    ::testing::Values(
-        BadLine{"NotJson", "{\"prompt\": ", "not JSON"}, BadLine{"NotAnObject", "[1]", "is array"},
-        BadLine{"NoAnswer", R"({"prompt": "a"})", "no \"answer\""},
-        BadLine{"AnswerIsAList", R"({"prompt": "a", "answer": [1]})", "the answer is array"},
-        BadLine{"NoPrompt", R"({"answer": "1"})", "no \"prompt\""},
-        BadLine{"EmptyPrompt", R"({"prompt": "", "answer": "1"})", "\"prompt\" is neither"},
-        BadLine{"BadMessage", R"({"messages": [{"role": "user"}], "answer": "1"})",
-                "\"messages\" is neither"},
-        BadLine{"DeepJunk", std::string(100000, '['), "not JSON"}),
-    [](const auto& info) { return info.param.name; });
-
 TEST(EpochOrder, IsAPermutationOfSeedAndEpochAlone) {
   const auto order = EpochOrder(50, 7, 3);
   EXPECT_EQ(order, EpochOrder(50, 7, 3));
