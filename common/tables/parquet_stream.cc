@@ -23,6 +23,8 @@ std::string TakeParquetText(const TandemResult& result) {
   return text;
 }
 
+}  // namespace
+
 // The crate is built without some codecs, and names the one that a page would need.
 absl::Status ParquetFault(const std::string& path, const std::string& text) {
   constexpr std::string_view kNoCodec = "Disabled feature at compile time: ";
@@ -32,14 +34,12 @@ absl::Status ParquetFault(const std::string& path, const std::string& text) {
   }
   return InvalidArgument(
       path,
-      ": expected Parquet without compression or with Snappy, gzip or Zstandard, found pages ",
+      ": expected Parquet without compression or with Snappy, gzip, LZ4 or Zstandard, found pages ",
       "compressed with ", text.substr(at + kNoCodec.size()),
       "; rewrite it: python -c \"import sys, ",
       "pyarrow.parquet as p; p.write_table(p.read_table(sys.argv[1]), sys.argv[2], ",
       "compression='zstd')\" IN.parquet OUT.parquet");
 }
-
-}  // namespace
 
 ParquetStream::ParquetStream(TandemParquet* handle, std::string path)
     : handle_(handle), path_(std::move(path)) {}

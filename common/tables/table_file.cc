@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/status_macros.h"
+#include "common/tables/parquet_stream.h"
 #include "common/tokenizer/ffi/tandem_table.h"
 
 namespace tandem {
@@ -48,6 +49,7 @@ std::string TakeTableText(const TandemResult& result) {
 }
 
 absl::Status TableFault(const std::string& path, TableFormat format, const std::string& text) {
+  if (format == TableFormat::kParquet) return ParquetFault(path, text);
   return InvalidArgument(path, ": cannot be read as ", std::string(TableFormatName(format)), ": ",
                          text);
 }
