@@ -26,6 +26,8 @@ using trainer::PromptRow;
 
 constexpr int64_t kProgressEvery = 1000;  // rows
 constexpr int kBins = 10, kBarWidth = 40;
+constexpr std::pair<const char*, double> kQuantiles[] = {
+    {"min", 0}, {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"max", 1}};
 
 int64_t NumCharacters(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; });
@@ -260,8 +262,7 @@ std::string PreviewJson(const DataPreview& preview, const PreviewLimits& limits)
                      {"answer", prompt.answer}});
   }
   json lengths = {{"unit", preview.has_tokens ? "tokens" : "characters"}};
-  for (const auto& [name, q] :
-       {std::pair("min", 0.0), {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"max", 1.0}}) {
+  for (const auto& [name, q] : kQuantiles) {
     lengths[name] = Quantile(sorted, q);
   }
   if (preview.has_tokens && limits.max_prompt_tokens > 0) {

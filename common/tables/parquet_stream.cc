@@ -34,7 +34,7 @@ absl::Status ParquetFault(const std::string& path, const std::string& text) {
   }
   return InvalidArgument(
       path,
-      ": expected Parquet without compression or with Snappy, gzip, LZ4 or Zstandard, found pages ",
+      ": expected Parquet without compression or with Snappy, gzip or Zstandard, found pages ",
       "compressed with ", text.substr(at + kNoCodec.size()),
       "; rewrite it: python -c \"import sys, ",
       "pyarrow.parquet as p; p.write_table(p.read_table(sys.argv[1]), sys.argv[2], ",

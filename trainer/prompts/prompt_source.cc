@@ -1,5 +1,7 @@
 #include "trainer/prompts/prompt_source.h"
 
+#include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <span>
 #include <utility>
