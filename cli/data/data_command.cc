@@ -105,6 +105,7 @@ absl::Status Data(const DataFlags& flags, const CLI::App& sub) {
     return AsUsageError(
         InvalidArgument("--set changes a run file, and ", flags.data, " is data: use the flags"));
   } else {
+    TANDEM_RETURN_IF_ERROR(CheckRowFlags(flags.options));
     request = RequestOfFlags(flags);
   }
   std::unique_ptr<Tokenizer> tokenizer;

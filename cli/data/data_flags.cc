@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/io/subcommand.h"
+#include "trainer/data/row_parser.h"
 
 namespace tandem::cli {
 namespace {
@@ -57,6 +59,10 @@ void AddRowFlags(CLI::App* sub, trainer::DataOptions& options) {
                   "message of the system before messages that have none");
   sub->add_option("--tools-file", options.tools_file,
                   "JSON array of tools for the chat template, where a row has none of its own");
+}
+
+absl::Status CheckRowFlags(const trainer::DataOptions& options) {
+  return AsUsageError(trainer::RowParser::Create(options).status());
 }
 
 void AddPromptFlags(CLI::App* sub, trainer::DataOptions& options) {

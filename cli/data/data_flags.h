@@ -2,6 +2,7 @@
 // they set: `tandem data`, `eval`, `sample`, `sft` and `drift capture`.
 #pragma once
 
+#include "absl/status/status.h"
 #include "trainer/data/data_options.h"
 
 namespace CLI {
@@ -16,6 +17,10 @@ void AddRowFlags(CLI::App* sub, trainer::DataOptions& options);
 
 // Those, --suffix and --no-chat: what the model is given of a row.
 void AddPromptFlags(CLI::App* sub, trainer::DataOptions& options);
+
+// Checks what the flags say together, and reads the file of tools.
+//   errors of trainer::RowParser::Create, with exit code 2
+absl::Status CheckRowFlags(const trainer::DataOptions& options);
 
 // The help of a flag or an argument that names data.
 inline constexpr char kDataHelp[] =

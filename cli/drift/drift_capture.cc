@@ -35,6 +35,7 @@ absl::Status Capture(const CaptureFlags& flags, const rpc::Caller& caller) {
   if (std::filesystem::exists(flags.out)) {
     return AlreadyExists(flags.out, " exists: name a directory that is not there yet (--out)");
   }
+  TANDEM_RETURN_IF_ERROR(CheckRowFlags(flags.data));
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(request.model));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(request.model));
   TANDEM_ASSIGN_OR_RETURN(

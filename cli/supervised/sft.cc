@@ -70,6 +70,7 @@ struct SftFlags : SupervisedFlags {
 };
 
 absl::Status Sft(SftFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(CheckRowFlags(flags.prompts));
   TANDEM_ASSIGN_OR_RETURN(const auto session, SupervisedSession::Open(flags));
   trainer::PreferenceData data;
   TANDEM_ASSIGN_OR_RETURN(data.labelled, ReadExamples(flags.data, flags.prompts, *session));

@@ -138,6 +138,7 @@ absl::Status Eval(EvalFlags& flags) {
   TANDEM_RETURN_IF_ERROR(ApplyRewardFlags(flags.rewards, flags.reward));
   auto judge = trainer::RewardFunction::Create(flags.reward);
   if (!judge.ok()) return AsUsageError(judge.status());
+  TANDEM_RETURN_IF_ERROR(CheckRowFlags(flags.data));
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto scorer, LoadBestOf(flags.best_of, flags.threads));
   if (scorer != nullptr) flags.k = flags.best_of.n;

@@ -138,6 +138,7 @@ absl::Status Sample(SampleFlags& flags) {
   TANDEM_RETURN_IF_ERROR(ApplyRewardFlags(flags.rewards, flags.reward));
   auto reward = trainer::RewardFunction::Create(flags.reward);
   if (!reward.ok()) return AsUsageError(reward.status());
+  TANDEM_RETURN_IF_ERROR(CheckRowFlags(flags.prompts));
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
   TANDEM_RETURN_IF_ERROR(BoundPrompts(config, flags.sampling.max_new_tokens, flags.prompts));
