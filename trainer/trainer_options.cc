@@ -256,13 +256,12 @@ std::string HeldOutText(const DataOptions& data) {
 }  // namespace
 
 std::string DescribePlan(const TrainerOptions& options) {
-  return absl::StrCat("run ", options.out, "/", options.run_name, ": ", options.steps,
-                      " train steps of ", options.prompts_per_step, " prompts x ",
-                      options.completions_per_prompt, " completions of at most ",
-                      options.sampling.max_new_tokens, " tokens\nmodel ", options.model,
-                      "\nprompts ", absl::StrJoin(TrainPaths(options.data), ", "),
-                      ", held out ", HeldOutText(options.data), "\nservers ",
-                      absl::StrJoin(options.servers, ", "), "\n");
+  return absl::StrCat(
+      "run ", options.out, "/", options.run_name, ": ", options.steps, " train steps of ",
+      options.prompts_per_step, " prompts x ", options.completions_per_prompt,
+      " completions of at most ", options.sampling.max_new_tokens, " tokens\nmodel ", options.model,
+      "\nprompts ", absl::StrJoin(TrainPaths(options.data), ", "), ", held out ",
+      HeldOutText(options.data), "\nservers ", absl::StrJoin(options.servers, ", "), "\n");
 }
 
 }  // namespace tandem::trainer

@@ -21,7 +21,7 @@
 namespace tandem::cli {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 using trainer::PromptRow;
 
 constexpr int64_t kProgressEvery = 1000;  // rows
@@ -37,8 +37,8 @@ int64_t NumCharacters(std::string_view text) {
 std::string PlainPrompt(const PromptRow& row) {
   if (row.messages_json.empty()) return row.text;
   std::string text;
-  for (const json& message : json::parse(row.messages_json)) {
-    const json content = message.value("content", json());
+  for (const ordered_json& message : ordered_json::parse(row.messages_json)) {
+    const ordered_json content = message.value("content", ordered_json());
     absl::StrAppend(&text, text.empty() ? "" : "\n", message["role"].get<std::string>(), ": ",
                     content.is_string() ? content.get<std::string>() : message.dump());
   }
@@ -87,7 +87,7 @@ class Previewer {
   }
 
   void CountColumns(std::string_view text) {
-    const json row = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const ordered_json row = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!row.is_object()) return;
     for (const auto& [name, value] : row.items()) {
       auto found = std::ranges::find(preview_.columns, name, [](const auto& c) { return c.first; });
@@ -252,16 +252,16 @@ absl::StatusOr<std::string> ShownPrompts(const DataPreview& preview, const Token
 std::string PreviewJson(const DataPreview& preview, const PreviewLimits& limits) {
   std::vector<int64_t> sorted = preview.lengths;
   std::ranges::sort(sorted);
-  json columns = json::object();
+  ordered_json columns = ordered_json::object();
   for (const auto& [name, count] : preview.columns) columns[name] = count;
-  json first = json::array();
+  ordered_json first = ordered_json::array();
   for (const ShownPrompt& prompt : preview.first) {
     first.push_back({{"place", prompt.place},
                      {"text", prompt.text},
                      {"token_ids", prompt.ids},
                      {"answer", prompt.answer}});
   }
-  json lengths = {{"unit", preview.has_tokens ? "tokens" : "characters"}};
+  ordered_json lengths = {{"unit", preview.has_tokens ? "tokens" : "characters"}};
   for (const auto& [name, q] : kQuantiles) {
     lengths[name] = Quantile(sorted, q);
   }
@@ -271,20 +271,20 @@ std::string PreviewJson(const DataPreview& preview, const PreviewLimits& limits)
   if (preview.has_tokens && limits.context_tokens > 0) {
     lengths["over_context"] = NumOver(sorted, limits.context_tokens);
   }
-  const json out = {{"path", preview.path},
-                    {"description", preview.description},
-                    {"rows", preview.num_rows},
-                    {"formats", preview.layouts},
-                    {"columns", columns},
-                    {"duplicates", preview.num_duplicates},
-                    {"without_answer", preview.num_without_answer},
-                    {"with_tools", preview.num_with_tools},
-                    {"held_out", preview.num_held_out},
-                    {"wrong", preview.num_wrong},
-                    {"first_error", preview.first_error},
-                    {"lengths", lengths},
-                    {"first", first}};
-  return out.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+  const ordered_json out = {{"path", preview.path},
+                            {"description", preview.description},
+                            {"rows", preview.num_rows},
+                            {"formats", preview.layouts},
+                            {"columns", columns},
+                            {"duplicates", preview.num_duplicates},
+                            {"without_answer", preview.num_without_answer},
+                            {"with_tools", preview.num_with_tools},
+                            {"held_out", preview.num_held_out},
+                            {"wrong", preview.num_wrong},
+                            {"first_error", preview.first_error},
+                            {"lengths", lengths},
+                            {"first", first}};
+  return out.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
 }
 
 }  // namespace tandem::cli

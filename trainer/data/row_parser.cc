@@ -14,7 +14,7 @@ namespace tandem::trainer {
 namespace {
 
 // The order of members is kept: a chat template prints tools as they are written.
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 const std::vector<std::string> kRoles = {"prompt", "answer", "system_prompt", "tools"};
 
@@ -28,25 +28,25 @@ absl::Status Malformed(const std::string& place, const std::string& what) {
 }
 
 // A message has a text, or no text and calls of tools.
-bool IsMessages(const json& value) {
-  const auto is_message = [](const json& message) {
-    if (!message.is_object() || !message.value("role", json()).is_string()) return false;
-    const json content = message.value("content", json());
+bool IsMessages(const ordered_json& value) {
+  const auto is_message = [](const ordered_json& message) {
+    if (!message.is_object() || !message.value("role", ordered_json()).is_string()) return false;
+    const ordered_json content = message.value("content", ordered_json());
     return content.is_string() || (content.is_null() && message.contains("tool_calls"));
   };
   return value.is_array() && !value.empty() && std::ranges::all_of(value, is_message);
 }
 
-bool IsTools(const json& value) {
+bool IsTools(const ordered_json& value) {
   return value.is_array() && !value.empty() &&
-         std::ranges::all_of(value, [](const json& tool) { return tool.is_object(); });
+         std::ranges::all_of(value, [](const ordered_json& tool) { return tool.is_object(); });
 }
 
 // Tables give every object of a column the members of all, null where it has none. A template takes
 // a member that is null for one that is there.
-void DropNulls(json& value) {
+void DropNulls(ordered_json& value) {
   if (value.is_array()) {
-    for (json& element : value) DropNulls(element);
+    for (ordered_json& element : value) DropNulls(element);
   }
   if (!value.is_object()) return;
   for (auto member = value.begin(); member != value.end();) {
@@ -59,24 +59,24 @@ void DropNulls(json& value) {
   }
 }
 
-std::string Dump(const json& value) {
-  return value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+std::string Dump(const ordered_json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
 }
 
-std::string IdentityOf(const json& messages) {
+std::string IdentityOf(const ordered_json& messages) {
   std::string identity;
-  for (const json& message : messages) {
-    const json content = message.value("content", json());
+  for (const ordered_json& message : messages) {
+    const ordered_json content = message.value("content", ordered_json());
     absl::StrAppend(&identity, message["role"].get<std::string>(), "\x1f",
                     content.is_string() ? content.get<std::string>() : Dump(message), "\x1e");
   }
   return identity;
 }
 
-json UserMessage(const std::string& text) { return {{"role", "user"}, {"content", text}}; }
+ordered_json UserMessage(const std::string& text) { return {{"role", "user"}, {"content", text}}; }
 
 // Text and numbers as they stand, everything else as JSON.
-std::string TextOf(const json& value) {
+std::string TextOf(const ordered_json& value) {
   return value.is_string() ? value.get<std::string>() : Dump(value);
 }
 
@@ -132,7 +132,7 @@ absl::Status RowParser::ReadTools() {
   const std::string& path = options_.tools_file;
   if (path.empty()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  const json tools = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const ordered_json tools = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (tools.is_discarded()) return InvalidArgument(path, ": ", JsonFault(text));
   if (!IsTools(tools)) {
     return InvalidArgument(path,
@@ -150,24 +150,25 @@ std::optional<std::string> RowParser::NamedColumn(const std::string& role) const
   return found->second;
 }
 
-const LayoutColumns& RowParser::UsualColumns(const json& row) const {
+const LayoutColumns& RowParser::UsualColumns(const ordered_json& row) const {
   return options_.format == DataFormat::kAuto ? RecognisedColumns(row) : ColumnsOf(options_.format);
 }
 
-const json* RowParser::Find(const json& row, const std::string& role,
-                            const std::vector<std::string>& usual, std::string* name) const {
+const ordered_json* RowParser::Find(const ordered_json& row, const std::string& role,
+                                    const std::vector<std::string>& usual,
+                                    std::string* name) const {
   const auto named = NamedColumn(role);
   const std::vector<std::string> candidates = named ? std::vector{*named} : usual;
   for (const std::string& candidate : candidates) {
     *name = candidate;
-    if (const json* const value = FindColumn(row, candidate)) return value;
+    if (const ordered_json* const value = FindColumn(row, candidate)) return value;
   }
   *name = candidates.front();
   return nullptr;
 }
 
-absl::Status RowParser::Missing(const json& row, const std::string& place, const std::string& role,
-                                const std::string& column) const {
+absl::Status RowParser::Missing(const ordered_json& row, const std::string& place,
+                                const std::string& role, const std::string& column) const {
   if (NamedColumn(role)) {
     return InvalidArgument(place, ": ", NoColumn(row, column), " (data.columns.", role, ")");
   }
@@ -186,13 +187,13 @@ absl::Status RowParser::Missing(const json& row, const std::string& place, const
   return Malformed(place, absl::StrCat("no \"prompt\", \"messages\" or \"question\"", there));
 }
 
-absl::StatusOr<std::string> RowParser::FillTemplate(const json& row,
+absl::StatusOr<std::string> RowParser::FillTemplate(const ordered_json& row,
                                                     const std::string& place) const {
   std::string text;
   for (const TemplatePart& part : template_) {
     text += part.text;
     if (part.column.empty()) continue;
-    const json* const value = FindColumn(row, part.column);
+    const ordered_json* const value = FindColumn(row, part.column);
     if (value == nullptr) {
       return InvalidArgument(place, ": ", NoColumn(row, part.column), " (data.template)");
     }
@@ -203,21 +204,23 @@ absl::StatusOr<std::string> RowParser::FillTemplate(const json& row,
 
 // Sets the prompt. Messages that end with the assistant's lose that one to `row`'s answer, if it has
 // none.
-absl::Status RowParser::FillPrompt(json& row, const std::string& place, PromptRow& parsed) const {
+absl::Status RowParser::FillPrompt(ordered_json& row, const std::string& place,
+                                   PromptRow& parsed) const {
   if (!template_.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const std::string text, FillTemplate(row, place));
+    if (text.empty()) return InvalidArgument(place, ": data.template gives an empty text");
     parsed.prompt_column = "template";
     parsed.text = text + options_.suffix;
-    parsed.identity = IdentityOf(json::array({UserMessage(text)}));
+    parsed.identity = IdentityOf(ordered_json::array({UserMessage(text)}));
     return absl::OkStatus();
   }
-  const json* value = Find(row, "prompt", UsualColumns(row).prompt, &parsed.prompt_column);
+  const ordered_json* value = Find(row, "prompt", UsualColumns(row).prompt, &parsed.prompt_column);
   if (value == nullptr) return Missing(row, place, "prompt", parsed.prompt_column);
   if (IsMessages(*value)) {
-    json messages = *value;
+    ordered_json messages = *value;
     DropNulls(messages);
     const bool has_reply = messages.size() > 1 && messages.back()["role"] == "assistant" &&
-                           messages.back().value("content", json()).is_string();
+                           messages.back().value("content", ordered_json()).is_string();
     if (has_reply && !parsed.has_answer && NamedColumn("answer") == std::nullopt) {
       parsed.answer = messages.back()["content"].get<std::string>();
       parsed.has_answer = true;
@@ -236,14 +239,15 @@ absl::Status RowParser::FillPrompt(json& row, const std::string& place, PromptRo
   }
   const auto text = value->get<std::string>();
   parsed.text = text + options_.suffix;
-  parsed.identity = IdentityOf(json::array({UserMessage(text)}));
+  parsed.identity = IdentityOf(ordered_json::array({UserMessage(text)}));
   return absl::OkStatus();
 }
 
-absl::Status RowParser::FillAnswer(const json& row, const std::string& place,
+absl::Status RowParser::FillAnswer(const ordered_json& row, const std::string& place,
                                    PromptRow& parsed) const {
   if (NamedColumn("answer") == "") return absl::OkStatus();  // rows have none
-  const json* const answer = Find(row, "answer", UsualColumns(row).answer, &parsed.answer_column);
+  const ordered_json* const answer =
+      Find(row, "answer", UsualColumns(row).answer, &parsed.answer_column);
   if (answer == nullptr) {
     parsed.has_answer = false;
     return absl::OkStatus();
@@ -259,15 +263,16 @@ absl::Status RowParser::FillAnswer(const json& row, const std::string& place,
   return absl::OkStatus();
 }
 
-absl::Status RowParser::FillTools(const json& row, const std::string& place,
+absl::Status RowParser::FillTools(const ordered_json& row, const std::string& place,
                                   PromptRow& parsed) const {
   parsed.tools_json = tools_json_;
   std::string column;
-  const json* const value = Find(row, "tools", {"tools"}, &column);
+  const ordered_json* const value = Find(row, "tools", {"tools"}, &column);
   const bool is_named = NamedColumn("tools").has_value();
   if (value == nullptr) return absl::OkStatus();
   // A table keeps tools as text where their schemas differ.
-  json tools = value->is_string() ? json::parse(value->get<std::string>(), nullptr, false) : *value;
+  ordered_json tools =
+      value->is_string() ? ordered_json::parse(value->get<std::string>(), nullptr, false) : *value;
   if (IsTools(tools)) {
     DropNulls(tools);
     parsed.tools_json = Dump(tools);
@@ -279,11 +284,11 @@ absl::Status RowParser::FillTools(const json& row, const std::string& place,
   return absl::OkStatus();
 }
 
-absl::Status RowParser::AddSystemPrompt(const json& row, const std::string& place,
+absl::Status RowParser::AddSystemPrompt(const ordered_json& row, const std::string& place,
                                         PromptRow& parsed) const {
   std::string system_prompt = options_.system_prompt;
   if (const auto column = NamedColumn("system_prompt")) {
-    const json* const value = FindColumn(row, *column);
+    const ordered_json* const value = FindColumn(row, *column);
     if (value != nullptr && !value->is_string()) {
       return InvalidArgument(place, ": \"", *column, "\" (data.columns.system_prompt) is ",
                              value->type_name(), ", want text");
@@ -294,10 +299,11 @@ absl::Status RowParser::AddSystemPrompt(const json& row, const std::string& plac
     if (value != nullptr) system_prompt = value->get<std::string>();
   }
   if (system_prompt.empty()) return absl::OkStatus();
-  json messages = parsed.messages_json.empty() ? json::array({UserMessage(parsed.text)})
-                                               : json::parse(parsed.messages_json);
+  ordered_json messages = parsed.messages_json.empty()
+                              ? ordered_json::array({UserMessage(parsed.text)})
+                              : ordered_json::parse(parsed.messages_json);
   if (messages[0]["role"] == "system") return absl::OkStatus();
-  messages.insert(messages.begin(), json{{"role", "system"}, {"content", system_prompt}});
+  messages.insert(messages.begin(), ordered_json{{"role", "system"}, {"content", system_prompt}});
   parsed.text.clear();
   parsed.messages_json = Dump(messages);
   return absl::OkStatus();
@@ -305,7 +311,7 @@ absl::Status RowParser::AddSystemPrompt(const json& row, const std::string& plac
 
 absl::StatusOr<PromptRow> RowParser::Parse(std::string_view row_json,
                                            const std::string& place) const {
-  json row = json::parse(row_json, nullptr, /*allow_exceptions=*/false);
+  ordered_json row = ordered_json::parse(row_json, nullptr, /*allow_exceptions=*/false);
   if (row.is_discarded()) return Malformed(place, JsonFault(row_json));
   if (!row.is_object()) {
     return Malformed(place, absl::StrCat("is ", row.type_name(), ", not an object"));

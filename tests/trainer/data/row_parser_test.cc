@@ -175,6 +175,12 @@ TEST(RowParser, ATemplateIsFilledOnce) {
                         "(data.template)"));
 }
 
+TEST(RowParser, ATemplateThatGivesNothingIsRefused) {
+  EXPECT_THAT(
+      Fails(R"({"q": "", "answer": 1})", {.text_template = "{q}"}),
+      FailsWith(absl::StatusCode::kInvalidArgument, "p.jsonl:3: data.template gives an empty"));
+}
+
 TEST(RowParser, ATemplateThatCannotBeReadIsRefused) {
   EXPECT_THAT(Fails("{}", {.text_template = "a {b"}),
               FailsWith(absl::StatusCode::kInvalidArgument, "the brace at byte 2"));

@@ -8,8 +8,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, RecordBatch};
 use arrow_ipc::reader::{FileReader, StreamReader};
-use arrow_json::writer::{LineDelimited, Writer};
 use arrow_json::writer::NullableEncoder;
+use arrow_json::writer::{LineDelimited, Writer};
 use arrow_json::{Encoder, EncoderFactory, EncoderOptions, WriterBuilder};
 use arrow_schema::{ArrowError, DataType, FieldRef, SchemaRef};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -30,7 +30,8 @@ pub struct Batches {
 
 impl Batches {
     fn new(schema: SchemaRef, batches: BatchIterator) -> Result<Self, String> {
-        let columns: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+        let columns: Vec<String> =
+            schema.fields().iter().map(|field| field.name().clone()).collect();
         check_columns(&columns)?;
         Ok(Batches { columns, batches, batch: None, done: 0 })
     }

@@ -25,7 +25,8 @@ impl TableRows for Lines {
     fn next(&mut self) -> Result<Vec<u8>, String> {
         let mut part = Vec::new();
         while part.len() < PART_BYTES {
-            let count = self.text.read_until(b'\n', &mut part).map_err(|error| error.to_string())?;
+            let count =
+                self.text.read_until(b'\n', &mut part).map_err(|error| error.to_string())?;
             if count == 0 {
                 break;
             }
