@@ -101,7 +101,7 @@ def test_compressed_text_is_read(tmp_path, name):
         out.write(whole)
     for ending in (".gz", ".zst"):
         assert read(tmp_path / (name + ending)) == ROWS
-    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(whole)[:-2000])
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(whole)[:400])
     assert f"{name}.gz: cannot be read as JSON" in fails(tmp_path / f"{name}.gz")
 
 

@@ -2,18 +2,19 @@
 //! and objects, times ISO 8601, bytes hexadecimal, and dictionaries the values they stand for.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Read};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, RecordBatch};
-use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_ipc::reader::StreamReader;
 use arrow_json::writer::NullableEncoder;
 use arrow_json::writer::{LineDelimited, Writer};
 use arrow_json::{Encoder, EncoderFactory, EncoderOptions, WriterBuilder};
 use arrow_schema::{ArrowError, DataType, FieldRef, SchemaRef};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
+use crate::arrow_frames;
 use crate::table_rows::{check_columns, TableRows};
 
 /// Rows that become text at once.
@@ -44,19 +45,14 @@ impl Batches {
         Self::new(schema, Box::new(batches))
     }
 
-    /// A stream, as the library `datasets` writes it, or a file with an index, as Feather is.
+    /// A stream, as the library `datasets` writes it, or a file with an index, as Feather is: that is a stream too,
+    /// between its first eight bytes and the index.
     pub fn of_arrow(mut file: File) -> Result<Self, String> {
         let mut start = Vec::new();
-        let io = |error: std::io::Error| error.to_string();
-        (&mut file).take(6).read_to_end(&mut start).map_err(io)?;
-        file.seek(SeekFrom::Start(0)).map_err(io)?;
+        (&mut file).take(6).read_to_end(&mut start).map_err(|error| error.to_string())?;
+        arrow_frames::check(&mut file, if start == b"ARROW1" { 8 } else { 0 })?;
         let text = |error: ArrowError| error.to_string();
-        let file = BufReader::new(file);
-        if start == b"ARROW1" {
-            let reader = FileReader::try_new(file, None).map_err(text)?;
-            return Self::new(reader.schema(), Box::new(reader));
-        }
-        let reader = StreamReader::try_new(file, None).map_err(text)?;
+        let reader = StreamReader::try_new(BufReader::new(file), None).map_err(text)?;
         Self::new(reader.schema(), Box::new(reader))
     }
 }

@@ -2,6 +2,7 @@
 //! it is safe Rust: `vocabulary` (text and ids), `chat` (templates), `parquet_rows` and the rows of tables. Panics
 //! are caught here.
 
+mod arrow_frames;
 mod arrow_rows;
 mod bounded;
 mod chat;
