@@ -84,6 +84,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddTrainRewardModelCommand,
                          &AddEvalCommand,
                          &AddExportCommand,
+                         &AddDataCommand,
                          &AddTokenizeCommand,
                          &AddScoreCommand,
                          &AddLabelStepsCommand,

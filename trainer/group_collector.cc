@@ -66,9 +66,9 @@ std::vector<PlannedGroup> GroupCollector::Plan(int64_t num_groups) const {
   std::vector<PlannedGroup> more;
   const int64_t num_more = num_groups - std::ssize(groups);
   if (options_.curriculum.kind == CurriculumKind::kNone) {
-    const int64_t epoch = std::ssize(prompts.prompts());
     for (int64_t next = id; next < id + num_more; ++next) {
-      more.push_back({.prompt = prompts.PositionAt(next), .epoch = next / epoch});
+      const PromptSource::Place place = prompts.PlaceAt(next);
+      more.push_back({.prompt = place.position, .epoch = place.epoch});
     }
   } else {
     std::set<int64_t> under_way;

@@ -20,7 +20,7 @@ namespace {
 // What the checkpoints of a run are compared by: held-out gold, or evaluations; empty: neither is
 // measured as the run goes on.
 std::string BestMetric(const TrainerOptions& options) {
-  const bool evaluates = options.eval.every > 0 && !options.data.eval.empty();
+  const bool evaluates = options.eval.every > 0 && HasEvaluation(options.data);
   if (!options.reward.gold.empty()) return evaluates ? "eval/gold" : "reward/gold";
   return evaluates ? "eval/greedy" : "";
 }

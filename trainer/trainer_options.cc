@@ -213,7 +213,12 @@ absl::Status CheckOptions(const TrainerOptions& options) {
   const auto bad = [](const char* message) { return InvalidArgument(message); };
   const TrainSamplingOptions& sampling = options.sampling;
   if (options.model.empty()) return bad("trainer.model is empty: name a Hugging Face directory");
-  if (options.data.train.empty()) return bad("trainer.data.train is empty: name a JSON lines file");
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options.data));
+  if (!options.data.mixture.empty() && options.curriculum.kind != CurriculumKind::kNone) {
+    return bad(
+        "trainer.data.mixture fixes how often each data set is drawn, and so does "
+        "trainer.curriculum.kind: set it to none, or name one data set in trainer.data.train");
+  }
   if (!options.observe_listen.empty()) {
     TANDEM_RETURN_IF_ERROR(CheckObserveAddress("trainer.observe_listen", options.observe_listen));
   }
@@ -255,14 +260,22 @@ absl::Status CheckOptions(const TrainerOptions& options) {
   return CheckOptions(step);
 }
 
+namespace {
+
+std::string HeldOutText(const DataOptions& data) {
+  if (data.eval_share > 0) return absl::StrCat("a share of ", data.eval_share, " of them");
+  return data.eval.empty() ? "none" : data.eval;
+}
+
+}  // namespace
+
 std::string DescribePlan(const TrainerOptions& options) {
-  return absl::StrCat("run ", options.out, "/", options.run_name, ": ", options.steps,
-                      " train steps of ", options.prompts_per_step, " prompts x ",
-                      options.completions_per_prompt, " completions of at most ",
-                      options.sampling.max_new_tokens, " tokens\nmodel ", options.model,
-                      "\nprompts ", options.data.train, ", held out ",
-                      options.data.eval.empty() ? "none" : options.data.eval, "\nservers ",
-                      absl::StrJoin(options.servers, ", "), "\n");
+  return absl::StrCat(
+      "run ", options.out, "/", options.run_name, ": ", options.steps, " train steps of ",
+      options.prompts_per_step, " prompts x ", options.completions_per_prompt,
+      " completions of at most ", options.sampling.max_new_tokens, " tokens\nmodel ", options.model,
+      "\nprompts ", absl::StrJoin(TrainPaths(options.data), ", "), ", held out ",
+      HeldOutText(options.data), "\nservers ", absl::StrJoin(options.servers, ", "), "\n");
 }
 
 }  // namespace tandem::trainer

@@ -42,9 +42,16 @@ const char* OverlayName(KubernetesOverlay overlay) {
 absl::Status CheckPaths(const RunFile& file) {
   const trainer::TrainerOptions& trainer = file.trainer();
   std::vector<std::pair<const char*, std::string>> paths = {
-      {"server.model", file.server().model},      {"trainer.model", trainer.model},
-      {"trainer.data.train", trainer.data.train}, {"trainer.data.eval", trainer.data.eval},
-      {"trainer.probe.file", trainer.probe.file}, {"trainer.run.out", trainer.out}};
+      {"server.model", file.server().model},
+      {"trainer.model", trainer.model},
+      {"trainer.data.train", trainer.data.train},
+      {"trainer.data.eval", trainer.data.eval},
+      {"trainer.data.tools_file", trainer.data.tools_file},
+      {"trainer.probe.file", trainer.probe.file},
+      {"trainer.run.out", trainer.out}};
+  for (const auto& [path, weight] : trainer.data.mixture) {
+    paths.emplace_back("trainer.data.mixture", path);
+  }
   for (std::string& path : trainer::PythonFiles(trainer.reward.python)) {
     paths.emplace_back("trainer.reward.python.functions", std::move(path));
   }

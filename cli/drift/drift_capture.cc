@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/data/data_flags.h"
 #include "cli/drift/server_capture.h"
 #include "cli/io/live_line.h"
 #include "cli/io/shared_flags.h"
@@ -34,6 +35,7 @@ absl::Status Capture(const CaptureFlags& flags, const rpc::Caller& caller) {
   if (std::filesystem::exists(flags.out)) {
     return AlreadyExists(flags.out, " exists: name a directory that is not there yet (--out)");
   }
+  TANDEM_RETURN_IF_ERROR(CheckRowFlags(flags.data));
   TANDEM_RETURN_IF_ERROR(FindModel(&request.model));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(request.model));
   TANDEM_ASSIGN_OR_RETURN(
@@ -79,13 +81,12 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--model", request.model,
                   "model that the server was started with: a directory, or a name on the Hub")
       ->required();
-  sub->add_option("--data", flags->data_file, "JSON lines of prompts, as trainer.data.train takes")
-      ->required();
+  sub->add_option("--data", flags->data_file, kDataHelp)->required();
   sub->add_option("--out", flags->out, "directory to write; must not exist")->required();
   AddPositive(sub, "--groups", flags->groups, "prompts, in an order that the seed shuffles");
   AddRange(sub, "--group-size", request.completions, 1, 1024, "completions of each prompt");
   AddSampling(sub, request.sampling);
-  sub->add_flag("!--no-chat", flags->data.chat, "prompts as they are, without the chat template");
+  AddPromptFlags(sub, flags->data);
   sub->add_option("--seed", request.seed, "of prompt order and samples")->capture_default_str();
   AddCallerFlags(sub, &flags->tls);
   AddPositive(sub, "--timeout", request.timeout_seconds, "seconds of one group");

@@ -62,6 +62,9 @@ void AddTrainRewardModelCommand(CLI::App& app, Action& chosen);
 void AddEvalCommand(CLI::App& app, Action& chosen);
 void AddExportCommand(CLI::App& app, Action& chosen);
 
+// Data.
+void AddDataCommand(CLI::App& app, Action& chosen);
+
 // Tools that read JSON lines and write JSON lines.
 void AddTokenizeCommand(CLI::App& app, Action& chosen);
 void AddScoreCommand(CLI::App& app, Action& chosen);

@@ -7,21 +7,26 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/data/data_preview.h"
 #include "cli/model/model_input.h"
 #include "cli/report/report.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/model/model_config.h"
+#include "common/tables/row_reader.h"
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/critic/scored_model.h"
+#include "trainer/data/data_options.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/ranks/device_choice.h"
 #include "trainer/rewards/rewards.h"
@@ -177,11 +182,33 @@ absl::Status CheckInputs(const RunFile& file) {
 absl::Status CheckRewards(const RunFile& file) {
   TANDEM_ASSIGN_OR_RETURN(const auto rewards,
                           trainer::RewardFunction::Create(file.trainer().reward));
-  std::ifstream data(file.trainer().data.train);
+  // The first row tells which columns functions get. A fault of it is told where prompts are read.
   std::string row;
-  while (row.find_first_not_of(" \t\r") == std::string::npos && std::getline(data, row)) {
+  const std::vector<std::string> paths = trainer::TrainPaths(file.trainer().data);
+  const trainer::DataOptions& data = file.trainer().data;
+  auto reader = RowReader::Open(paths.front(), {.split = data.split, .subset = data.subset});
+  if (reader.ok()) {
+    const auto first = (*reader)->Next();
+    if (first.ok() && first->has_value()) row = std::string((*first)->json);
   }
   return trainer::WithExitCode(rewards->Check(row), ExitCode::kUsage);
+}
+
+// The lines of `tandem data` for what the run trains on.
+absl::Status PrintDataSummaries(const RunFile& file, const ModelConfig& config,
+                                const Tokenizer& tokenizer) {
+  const trainer::DataOptions& data = file.trainer().data;
+  const PreviewLimits limits = {
+      .max_prompt_tokens = data.max_prompt_tokens,
+      .context_tokens = config.max_position_embeddings - file.trainer().sampling.max_new_tokens};
+  for (const std::string& path : trainer::TrainPaths(data)) {
+    TANDEM_ASSIGN_OR_RETURN(
+        const DataPreview preview,
+        PreviewData(path, {.split = data.split, .subset = data.subset}, data, &tokenizer,
+                    /*num_shown=*/0, [](int64_t) {}));
+    for (const std::string& line : SummaryLines(preview, limits)) absl::PrintF("# %s\n", line);
+  }
+  return absl::OkStatus();
 }
 
 // Reads and tokenises the prompts as the trainer will, and prints how many there are.
@@ -205,7 +232,7 @@ absl::Status PrintPrompts(const RunFile& file) {
     absl::PrintF(", %d left out (over trainer.data.max_prompt_tokens)", num_dropped);
   }
   absl::PrintF("\n");
-  return absl::OkStatus();
+  return PrintDataSummaries(file, config, *tokenizer);
 }
 
 // Every rank checks its device too, but only after the servers have loaded.

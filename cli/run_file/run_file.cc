@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/hub/model_options.h"
 #include "common/hub/resolve.h"
+#include "common/tables/dataset_files.h"
 #include "trainer/presets.h"
 
 namespace tandem::cli {
@@ -67,8 +68,11 @@ std::vector<std::string> RunFile::input_paths() const {
     const bool is_new = std::ranges::find(paths, model.value) == paths.end();
     if (is_new && !hub::IsNameOnHub(model.value)) paths.push_back(model.value);
   }
-  paths.push_back(trainer_.data.train);
-  if (!trainer_.data.eval.empty()) paths.push_back(trainer_.data.eval);
+  for (const std::string& path : trainer::TrainPaths(trainer_.data)) {
+    paths.push_back(DatasetPlace(path));
+  }
+  if (!trainer_.data.eval.empty()) paths.push_back(DatasetPlace(trainer_.data.eval));
+  if (!trainer_.data.tools_file.empty()) paths.push_back(trainer_.data.tools_file);
   if (!trainer_.probe.file.empty()) paths.push_back(trainer_.probe.file);
   for (const std::string& file : trainer::PythonFiles(trainer_.reward.python)) {
     paths.push_back(file);

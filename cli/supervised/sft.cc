@@ -1,52 +1,36 @@
 // tandem sft: supervised warm start of a model on prompts and answers.
 #include <CLI/CLI.hpp>
 #include <memory>
-#include <sstream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/data/data_flags.h"
 #include "cli/io/subcommand.h"
 #include "cli/supervised/supervised_session.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
 #include "common/options/command_line.h"
-#include "common/parquet/parquet_rows.h"
-#include "nlohmann/json.hpp"
+#include "common/tables/row_reader.h"
+#include "trainer/data/row_parser.h"
 #include "trainer/preferences/step_data.h"
-#include "trainer/prompts/prompt_source.h"
 #include "trainer/supervised/objectives/completion_objective.h"
 #include "trainer/supervised/reference_logprobs.h"
 
 namespace tandem::cli {
 namespace {
 
-// Moves the text of a last message from the assistant to "answer".
-void MoveLastReplyToAnswer(nlohmann::json& line) {
-  if (line.contains("answer") || !line.contains("messages")) return;
-  nlohmann::json& messages = line["messages"];
-  if (!messages.is_array() || messages.size() < 2 || !messages.back().is_object()) return;
-  if (messages.back().value("role", "") != "assistant") return;
-  line["answer"] = messages.back().value("content", "");
-  messages.erase(messages.size() - 1);
-}
-
-absl::StatusOr<trainer::LabelledCompletion> ParseExample(const std::string& text,
-                                                         const SupervisedSession& session,
-                                                         int64_t max_tokens) {
-  nlohmann::json line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!line.is_object()) return absl::InvalidArgumentError("not a JSON object");
-  MoveLastReplyToAnswer(line);
-  TANDEM_ASSIGN_OR_RETURN(const trainer::PromptRow row,
-                          trainer::ParsePromptRow(line.dump(), "the row", ""));
+absl::StatusOr<trainer::LabelledCompletion> EncodeExample(const trainer::PromptRow& row,
+                                                          const SupervisedSession& session) {
   const Tokenizer& tokenizer = session.tokenizer();
   trainer::LabelledCompletion example;
-  TANDEM_ASSIGN_OR_RETURN(example.prompt,
-                          trainer::EncodePrompt(row.text, row.messages_json, tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(example.prompt, trainer::EncodePrompt(row.text, row.messages_json,
+                                                                tokenizer, row.tools_json));
   TANDEM_ASSIGN_OR_RETURN(example.completion, tokenizer.Encode(row.answer));
   example.completion.push_back(session.end_token());
+  const int64_t max_tokens = session.config().max_position_embeddings;
   const auto num_tokens = static_cast<int64_t>(example.prompt.size() + example.completion.size());
   if (num_tokens > max_tokens) {
     return InvalidArgument(num_tokens, " tokens are over the model's context of ", max_tokens);
@@ -54,28 +38,26 @@ absl::StatusOr<trainer::LabelledCompletion> ParseExample(const std::string& text
   return example;
 }
 
-// Reads rows as the trainer does (prompt, messages or question, with an answer), from JSON lines or
-// a Parquet file. Messages that end with the assistant's need no answer. The prompt goes through
-// the chat template if the model has one, and a completion is the answer and the end token.
-//   NOT_FOUND         there is no such file
-//   INVALID_ARGUMENT  a row (FILE:LINE) has another form or is longer than the context, or there is
-//                     no row
+// Reads rows as the trainer does. Messages that end with the assistant's need no answer. The prompt
+// goes through the chat template if the model has one, and a completion is the answer and the end
+// token.
+//   errors of RowReader and RowParser
+//   INVALID_ARGUMENT  a row (its place) is longer than the context, or there is no row
 absl::StatusOr<std::vector<trainer::LabelledCompletion>> ReadExamples(
-    const std::string& path, const SupervisedSession& session) {
-  const bool is_parquet = path.ends_with(".parquet");
-  TANDEM_ASSIGN_OR_RETURN(const std::string contents,
-                          is_parquet ? ReadParquetAsJsonLines(path) : ReadFile(path));
+    const std::string& path, const trainer::DataOptions& options,
+    const SupervisedSession& session) {
+  const DatasetPart part = {.split = options.split, .subset = options.subset};
+  TANDEM_ASSIGN_OR_RETURN(const auto parser, trainer::RowParser::Create(options));
+  TANDEM_ASSIGN_OR_RETURN(const auto rows, RowReader::Open(path, part));
   std::vector<trainer::LabelledCompletion> examples;
-  std::istringstream lines(contents);
-  int64_t number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    auto example = ParseExample(line, session, session.config().max_position_embeddings);
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<TableRow> row, rows->Next());
+    if (!row.has_value()) break;
+    TANDEM_ASSIGN_OR_RETURN(const trainer::PromptRow parsed, parser.Parse(row->json, row->place));
+    auto example = EncodeExample(parsed, session);
     if (!example.ok()) {
       return absl::Status(example.status().code(),
-                          absl::StrCat(path, is_parquet ? ": row " : ":", number, ": ",
-                                       example.status().message()));
+                          absl::StrCat(row->place, ": ", example.status().message()));
     }
     examples.push_back(*std::move(example));
   }
@@ -83,15 +65,23 @@ absl::StatusOr<std::vector<trainer::LabelledCompletion>> ReadExamples(
   return examples;
 }
 
-absl::Status Sft(SupervisedFlags& flags) {
+struct SftFlags : SupervisedFlags {
+  trainer::DataOptions prompts;
+};
+
+absl::Status Sft(SftFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(CheckRowFlags(flags.prompts));
   TANDEM_ASSIGN_OR_RETURN(const auto session, SupervisedSession::Open(flags));
   trainer::PreferenceData data;
-  TANDEM_ASSIGN_OR_RETURN(data.labelled, ReadExamples(flags.data, *session));
+  TANDEM_ASSIGN_OR_RETURN(data.labelled, ReadExamples(flags.data, flags.prompts, *session));
   trainer::PreferenceData held_out;
   if (flags.held_out_data.empty()) {
     held_out = TakeHeldOut(data, flags.rows.held_out, static_cast<uint64_t>(flags.run.seed));
   } else {
-    TANDEM_ASSIGN_OR_RETURN(held_out.labelled, ReadExamples(flags.held_out_data, *session));
+    trainer::DataOptions unseen = flags.prompts;
+    unseen.split.clear();
+    unseen.subset.clear();
+    TANDEM_ASSIGN_OR_RETURN(held_out.labelled, ReadExamples(flags.held_out_data, unseen, *session));
   }
   const auto count = static_cast<int64_t>(data.labelled.size());
   trainer::CompletionObjective objective(std::move(data.labelled));
@@ -118,14 +108,16 @@ absl::Status Sft(SupervisedFlags& flags) {
 }  // namespace
 
 void AddSftCommand(CLI::App& app, Action& chosen) {
-  auto flags = std::make_shared<SupervisedFlags>();
+  auto flags = std::make_shared<SftFlags>();
   flags->command = "sft";
   CLI::App* sub = app.add_subcommand("sft", "Supervised warm start of a model on answers");
   AddSupervisedFlags(
       *sub, *flags,
-      "JSON lines or .parquet: prompt, messages or question with an answer, or messages that end "
-      "with the assistant's; only the answer is learned",
+      absl::StrCat(kDataHelp,
+                   "; messages that end with the assistant's need no answer; only the "
+                   "answer is learned"),
       {{"max_row_tokens", ""}, {"long_rows", ""}, {"unusable_rows", ""}});
+  AddRowFlags(sub, flags->prompts);
   EndHelp(*sub,
           "The default of --lr suits a pretrained model; one of `tandem init` takes more, about "
           "1e-3.",

@@ -1,4 +1,4 @@
-// tandem eval: greedy accuracy and pass@k on a file of JSON lines, with the trainer's rewards and
+// tandem eval: greedy accuracy and pass@k on prompts with answers, with the trainer's rewards and
 // the rollout server's engine in this process.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/data/data_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
 #include "cli/io/shared_flags.h"
@@ -137,6 +138,7 @@ absl::Status Eval(EvalFlags& flags) {
   TANDEM_RETURN_IF_ERROR(ApplyRewardFlags(flags.rewards, flags.reward));
   auto judge = trainer::RewardFunction::Create(flags.reward);
   if (!judge.ok()) return AsUsageError(judge.status());
+  TANDEM_RETURN_IF_ERROR(CheckRowFlags(flags.data));
   TANDEM_RETURN_IF_ERROR(FindModel(&flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto scorer, LoadBestOf(flags.best_of, flags.threads));
   if (scorer != nullptr) flags.k = flags.best_of.n;
@@ -186,11 +188,9 @@ absl::Status Eval(EvalFlags& flags) {
 
 void AddEvalCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<EvalFlags>();
-  CLI::App* sub = app.add_subcommand("eval", "Greedy accuracy and pass@k on a JSON lines file");
+  CLI::App* sub = app.add_subcommand("eval", "Greedy accuracy and pass@k on prompts with answers");
   sub->add_option("--model", flags->model, kModelFlagHelp)->required();
-  sub->add_option("--data", flags->data.eval,
-                  "JSON lines: prompt or messages and answer, or GSM8K's question and answer")
-      ->required();
+  sub->add_option("--data", flags->data.eval, kDataHelp)->required();
   AddWeightsDTypeFlag(sub, flags->dtype);
   CLI::Option* size =
       AddNonNegative(sub, "-k,--group-size", flags->k,
@@ -209,10 +209,7 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   AddNonNegative(sub, "--limit", flags->limit, "evaluate only the first N prompts; 0: all");
   AddRewardFlag(sub, flags->rewards);
-  sub->add_option("--suffix", flags->data.suffix, "text added to each prompt or question");
-  sub->add_flag_callback(
-      "--no-chat", [flags] { flags->data.chat = false; },
-      "prompts as they are, not through the model's chat template (trainer.data.chat: false)");
+  AddPromptFlags(sub, flags->data);
   AddThreadsFlag(sub, flags->threads);
   EndHelp(
       *sub,

@@ -56,12 +56,11 @@ std::vector<size_t> Choose(std::span<const RewardedText> group, KeptCompletions 
   return {best, worst};
 }
 
-absl::StatusOr<std::string> RowOf(const std::string& source_json, const std::string& suffix,
+absl::StatusOr<std::string> RowOf(const trainer::RowParser& parser, const std::string& source_json,
                                   std::span<const RewardedText> group,
                                   std::span<const size_t> chosen) {
-  using nlohmann::json;
-  TANDEM_ASSIGN_OR_RETURN(const trainer::PromptRow source,
-                          trainer::ParsePromptRow(source_json, "the row", suffix));
+  using json = nlohmann::ordered_json;
+  TANDEM_ASSIGN_OR_RETURN(const trainer::PromptRow source, parser.Parse(source_json, "the row"));
   const bool is_pair = chosen.size() == 2;
   json row;
   if (source.messages_json.empty()) {
@@ -69,6 +68,7 @@ absl::StatusOr<std::string> RowOf(const std::string& source_json, const std::str
   } else {
     row[is_pair ? "prompt" : "messages"] = json::parse(source.messages_json);
   }
+  if (!source.tools_json.empty()) row["tools"] = json::parse(source.tools_json);
   const RewardedText& best = group[chosen[0]];
   if (is_pair) {
     const RewardedText& worst = group[chosen[1]];

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "rollout_server/engine/engine.h"
+#include "trainer/data/row_parser.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/rewards/rewards.h"
 
@@ -47,9 +48,9 @@ std::vector<size_t> Choose(std::span<const RewardedText> group, KeptCompletions 
 
 // The row of a file for `tandem sft` ({"prompt" or "messages", "answer", "reward"}) or, of kPairs,
 // for preferences and reward models ({"prompt", "chosen", "rejected", "score_.."}), with the prompt
-// of `source_json`. `chosen` are indices of Choose, two of kPairs, else one.
-//   INVALID_ARGUMENT  as trainer::ParsePromptRow
-absl::StatusOr<std::string> RowOf(const std::string& source_json, const std::string& suffix,
+// of `source_json` as `parser` reads it. `chosen` are indices of Choose, two of kPairs, else one.
+//   INVALID_ARGUMENT  as trainer::RowParser::Parse
+absl::StatusOr<std::string> RowOf(const trainer::RowParser& parser, const std::string& source_json,
                                   std::span<const RewardedText> group,
                                   std::span<const size_t> chosen);
 

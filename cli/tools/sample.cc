@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/data/data_flags.h"
 #include "cli/io/live_line.h"
 #include "cli/io/output_file.h"
 #include "cli/io/shared_flags.h"
@@ -78,16 +79,16 @@ std::vector<RewardedText> TextsOf(const std::vector<rollout::FinishedCompletion>
 }
 
 // Appends the rows of one group to `rows`.
-absl::Status Keep(const SampleFlags& flags, const experience::v1::Prompt& prompt,
-                  std::span<const RewardedText> group, SampleTally& tally, std::string& rows) {
+absl::Status Keep(const SampleFlags& flags, const trainer::RowParser& parser,
+                  const experience::v1::Prompt& prompt, std::span<const RewardedText> group,
+                  SampleTally& tally, std::string& rows) {
   tally.Add(group);
   const KeptCompletions kept = KeptOf(flags.keep);
   const std::vector<size_t> chosen = Choose(group, kept);
   const size_t width = kept == KeptCompletions::kPairs ? 2 : 1;
   for (size_t i = 0; i < chosen.size(); i += width) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string row,
-                            RowOf(prompt.source_json(), flags.prompts.suffix, group,
-                                  std::span(chosen).subspan(i, width)));
+    TANDEM_ASSIGN_OR_RETURN(const std::string row, RowOf(parser, prompt.source_json(), group,
+                                                         std::span(chosen).subspan(i, width)));
     rows += row;
     ++tally.num_rows;
   }
@@ -137,6 +138,7 @@ absl::Status Sample(SampleFlags& flags) {
   TANDEM_RETURN_IF_ERROR(ApplyRewardFlags(flags.rewards, flags.reward));
   auto reward = trainer::RewardFunction::Create(flags.reward);
   if (!reward.ok()) return AsUsageError(reward.status());
+  TANDEM_RETURN_IF_ERROR(CheckRowFlags(flags.prompts));
   TANDEM_RETURN_IF_ERROR(FindModel(&flags.model));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
   TANDEM_RETURN_IF_ERROR(BoundPrompts(config, flags.sampling.max_new_tokens, flags.prompts));
@@ -144,6 +146,7 @@ absl::Status Sample(SampleFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto source,
                           trainer::PromptSource::Open(flags.data, flags.prompts, 0, *tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(const auto parser, trainer::RowParser::Create(flags.prompts));
   size_t count = source->prompts().size();
   if (flags.limit > 0) count = std::min(count, static_cast<size_t>(flags.limit));
   std::vector<rollout::GroupRequest> requests = RequestsOf(flags, *source, count);
@@ -158,7 +161,7 @@ absl::Status Sample(SampleFlags& flags) {
       *engine, std::move(requests),
       [&](size_t i, std::vector<rollout::FinishedCompletion> completions) {
         const experience::v1::Prompt& prompt = source->prompts()[i];
-        kept.Update(Keep(flags, prompt,
+        kept.Update(Keep(flags, parser, prompt,
                          TextsOf(completions, RewardGroup(**reward, prompt, completions)), tally,
                          rows));
         const std::string line = absl::StrCat(
@@ -197,9 +200,7 @@ void AddSampleCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = app.add_subcommand(
       "sample", "Completions with rewards, of which the good ones are kept as training data");
   sub->add_option("--model", flags->model, kModelFlagHelp)->required();
-  sub->add_option("--data", flags->data,
-                  "JSON lines: prompt or messages and answer, or GSM8K's question and answer")
-      ->required();
+  sub->add_option("--data", flags->data, kDataHelp)->required();
   sub->add_option("--out", flags->out, "file of JSON lines to make")->required();
   AddChoice(sub, "--keep", flags->keep, {"best", "correct", "pairs"},
             "of each prompt: the completion with the largest reward; every correct one (rejection "
@@ -209,10 +210,7 @@ void AddSampleCommand(CLI::App& app, Action& chosen) {
   AddWeightsDTypeFlag(sub, flags->dtype);
   AddSampling(sub, *flags);
   AddRewardFlag(sub, flags->rewards);
-  sub->add_option("--suffix", flags->prompts.suffix, "text added to each prompt or question");
-  sub->add_flag_callback(
-      "--no-chat", [flags] { flags->prompts.chat = false; },
-      "prompts as they are, not through the model's chat template (trainer.data.chat: false)");
+  AddPromptFlags(sub, flags->prompts);
   AddThreadsFlag(sub, flags->threads);
   EndHelp(*sub,
           "Rows are prompt or messages with answer and reward, for `tandem sft`; with --keep pairs "

@@ -103,9 +103,10 @@ absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
 }
 
 absl::StatusOr<std::string> Tokenizer::RenderChat(std::string_view messages_json,
-                                                  bool add_generation_prompt) const {
-  const Result result(
-      tandem_tokenizer_render_chat(Handle(handle_), Borrow(messages_json), add_generation_prompt));
+                                                  bool add_generation_prompt,
+                                                  std::string_view tools_json) const {
+  const Result result(tandem_tokenizer_render_chat(Handle(handle_), Borrow(messages_json),
+                                                   Borrow(tools_json), add_generation_prompt));
   TANDEM_RETURN_IF_ERROR(result.status());
   return result.text();
 }

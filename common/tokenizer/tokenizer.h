@@ -34,12 +34,14 @@ class Tokenizer {
   //   INVALID_ARGUMENT  an id outside the vocabulary
   absl::StatusOr<std::string> Decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
 
-  // Renders the chat template over `messages_json`, a JSON array of {"role", "content", ...}.
+  // Renders the chat template over `messages_json`, a JSON array of {"role", "content", ...}, and
+  // `tools_json`, a JSON array of the tools that the template describes, or empty for none.
   //   UNIMPLEMENTED     the directory has no chat template
-  //   INVALID_ARGUMENT  the messages are empty or malformed, or the template raised an error, used
-  //                     more than 2 million steps or wrote more than 4 MiB (stated)
-  absl::StatusOr<std::string> RenderChat(std::string_view messages_json,
-                                         bool add_generation_prompt) const;
+  //   INVALID_ARGUMENT  the messages are empty or malformed, the tools are no array of objects, or
+  //                     the template raised an error, used more than 2 million steps or wrote more
+  //                     than 4 MiB (stated)
+  absl::StatusOr<std::string> RenderChat(std::string_view messages_json, bool add_generation_prompt,
+                                         std::string_view tools_json = {}) const;
 
   bool has_chat_template() const;
   int64_t vocab_size() const;                        // added tokens included

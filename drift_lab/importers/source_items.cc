@@ -14,7 +14,7 @@
 #include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
-#include "common/parquet/parquet_stream.h"
+#include "common/tables/parquet_stream.h"
 #include "drift_lab/importers/tensor_rows.h"
 #include "drift_lab/records/records_file.h"
 #include "nlohmann/json.hpp"

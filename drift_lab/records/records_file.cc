@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/printable.h"
 #include "common/base/status_macros.h"
-#include "common/parquet/parquet_stream.h"
+#include "common/tables/parquet_stream.h"
 #include "drift_lab/records/json_rows.h"
 #include "drift_lab/records/records_builder.h"
 #include "drift_lab/records/records_form.h"

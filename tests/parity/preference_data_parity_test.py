@@ -39,28 +39,28 @@ ROWS = [{"prompt": f"What is {i} + é?", "chosen": [message("user", f"What is {i
 def test_rows_are_those_of_pyarrow(tmp_path, compression, dictionary):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path, compression=compression, use_dictionary=dictionary, row_group_size=700)
-    assert read({"kind": "parquet", "path": str(path)}) == ROWS
+    assert read({"kind": "rows", "path": str(path)}) == ROWS
 
 
 def test_the_second_version_of_data_pages_is_read(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path, data_page_version="2.0", version="2.6")
-    assert read({"kind": "parquet", "path": str(path)}) == ROWS
+    assert read({"kind": "rows", "path": str(path)}) == ROWS
 
 
 def test_a_float_that_json_does_not_have_is_a_text_and_a_null_stays_one(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"a": pa.array([math.nan, math.inf, None, 1.5]), "b": pa.array([-math.inf, 2, 3, 4], pa.float32())}), path)
-    assert read({"kind": "parquet", "path": str(path)}) == [
-        {"a": "NaN", "b": "-inf"}, {"a": "inf", "b": 2}, {"a": None, "b": 3}, {"a": 1.5, "b": 4}]
+    assert read({"kind": "rows", "path": str(path)}) == [
+        {"a": "NaN", "b": "-Infinity"}, {"a": "Infinity", "b": 2}, {"a": None, "b": 3}, {"a": 1.5, "b": 4}]
 
 
 def test_another_compression_is_named(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS[:3]), path, compression="brotli")
-    done = run({"kind": "parquet", "path": str(path)})
+    done = run({"kind": "rows", "path": str(path)})
     assert done.returncode == 1
-    assert f"{path} cannot be read as Parquet" in done.stderr and "brotli" in done.stderr
+    assert f"{path}: " in done.stderr and "brotli" in done.stderr
 
 
 def test_every_damaged_file_is_an_error_and_no_crash(tmp_path):
@@ -69,7 +69,7 @@ def test_every_damaged_file_is_an_error_and_no_crash(tmp_path):
     whole = path.read_bytes()
     for cut in range(0, len(whole), len(whole) // 20):
         path.write_bytes(whole[:cut])
-        assert run({"kind": "parquet", "path": str(path)}).returncode == 1
+        assert run({"kind": "rows", "path": str(path)}).returncode == 1
 
 
 def test_a_parquet_file_has_the_token_ids_of_the_same_json_lines_and_of_transformers(tmp_path):

@@ -9,7 +9,7 @@
 //   {"kind": "reward", "options": YAML of RewardModelLossOptions, "chosen": [..],
 //    "rejected": [..], "margins": [..]}
 //   {"kind": "data", "path": FILE, "tokenizer": DIR}    ReadPreferenceData; writes the pairs
-//   {"kind": "parquet", "path": FILE}                   ReadParquetAsJsonLines; writes the rows
+//   {"kind": "rows", "path": PATH, "split": S, "subset": S}   RowReader; writes the rows
 //
 // and writes the mean loss and its gradient by every input that has one to stdout.
 #include <nlohmann/json.hpp>
@@ -19,13 +19,13 @@
 #include <cstdio>
 #include <iostream>
 #include <numeric>
-#include <sstream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/status_macros.h"
 #include "common/options/options.h"
-#include "common/parquet/parquet_rows.h"
+#include "common/tables/row_reader.h"
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/preferences/preference_data.h"
 #include "trainer/preferences/preference_loss.h"
@@ -162,17 +162,20 @@ absl::StatusOr<json> Data(const json& input) {
   return out;
 }
 
-absl::StatusOr<json> Parquet(const json& input) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string lines, ReadParquetAsJsonLines(input["path"]));
+absl::StatusOr<json> Rows(const json& input) {
+  const DatasetPart part = {.split = input.value("split", ""), .subset = input.value("subset", "")};
+  TANDEM_ASSIGN_OR_RETURN(const auto rows, RowReader::Open(input["path"], part));
   json out = json::array();
-  std::istringstream stream(lines);
-  for (std::string line; std::getline(stream, line);) out.push_back(json::parse(line));
-  return out;
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<TableRow> row, rows->Next());
+    if (!row.has_value()) return out;
+    out.push_back(json::parse(row->json));
+  }
 }
 
 absl::StatusOr<json> Evaluate(const json& input) {
   if (input["kind"] == "data") return Data(input);
-  if (input["kind"] == "parquet") return Parquet(input);
+  if (input["kind"] == "rows") return Rows(input);
   if (input["kind"] == "kto") return Kto(input);
   return input["kind"] == "reward" ? Reward(input) : Pairs(input);
 }

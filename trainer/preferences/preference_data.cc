@@ -5,16 +5,15 @@
 #include <cstddef>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
-#include "common/parquet/parquet_rows.h"
+#include "common/tables/row_reader.h"
 #include "common/weights/digest.h"
 #include "trainer/preferences/preference_rows.h"
 
@@ -204,19 +203,13 @@ absl::StatusOr<PreferenceData> ReadPreferenceData(const std::string& path,
     return InvalidArgument("max_row_tokens is ", options.max_tokens,
                            ", over the model's context of ", context_tokens, " tokens");
   }
-  const bool is_parquet = path.ends_with(".parquet");
-  TANDEM_ASSIGN_OR_RETURN(const std::string contents,
-                          is_parquet ? ReadParquetAsJsonLines(path) : ReadFile(path));
+  TANDEM_ASSIGN_OR_RETURN(const auto rows, RowReader::Open(path));
   PreferenceReader reader(options, tokenizer, end_token,
                           options.max_tokens > 0 ? options.max_tokens : context_tokens);
-  std::istringstream lines(contents);
-  int64_t line_number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const char* separator = is_parquet ? ": row " : ":";
-    TANDEM_RETURN_IF_ERROR(
-        reader.AddRow(line, absl::StrCat(path, separator, line_number), line_number));
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<TableRow> row, rows->Next());
+    if (!row.has_value()) break;
+    TANDEM_RETURN_IF_ERROR(reader.AddRow(row->json, row->place, row->number + 1));
   }
   PreferenceData data = reader.Take();
   if (data.pairs.empty() && data.labelled.empty()) {

@@ -69,12 +69,10 @@ struct PreferenceData {
   bool has_margins() const { return !pairs.empty() && pairs.front().margin.has_value(); }
 };
 
-// Reads JSON lines, or the rows of a Parquet file if the name ends with ".parquet". `end_token`
-// ends every completion whose text does not end with it, and `context_tokens` is the model's
-// context.
-//   errors of ReadFile and ReadParquetAsJsonLines
-//   INVALID_ARGUMENT  FILE:LINE (in Parquet "FILE: row N") and what was expected: a row of another
-//                     form, text that is not UTF-8 or that the template refuses, pairs among
+// Reads the data set at `path` (RowReader). `end_token` ends every completion whose text does not end
+// with it, and `context_tokens` is the model's context.
+//   errors of RowReader
+//   INVALID_ARGUMENT  the row's place and what was expected: a row of another form, text that is not UTF-8 or that the template refuses, pairs among
 //                     labelled completions, a margin in some rows only, a row that is unusable or
 //                     too long where these are refused; a file without a row that can be used, with
 //                     the counts; max_tokens over the context

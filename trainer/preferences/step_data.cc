@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
-#include "common/parquet/parquet_rows.h"
+#include "common/tables/row_reader.h"
 #include "common/weights/digest.h"
 
 namespace tandem::trainer {
@@ -102,18 +101,21 @@ absl::Status WithPlace(const std::string& place, const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::string> RenderPrompt(const std::string& text, const std::string& messages_json,
-                                         const Tokenizer& tokenizer) {
+                                         const Tokenizer& tokenizer,
+                                         const std::string& tools_json) {
   if (messages_json.empty() && !tokenizer.has_chat_template()) return text;
   const std::string messages = !messages_json.empty()
                                    ? messages_json
                                    : json::array({{{"role", "user"}, {"content", text}}}).dump();
-  return tokenizer.RenderChat(messages, /*add_generation_prompt=*/true);
+  return tokenizer.RenderChat(messages, /*add_generation_prompt=*/true, tools_json);
 }
 
 absl::StatusOr<std::vector<int32_t>> EncodePrompt(const std::string& text,
                                                   const std::string& messages_json,
-                                                  const Tokenizer& tokenizer) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string rendered, RenderPrompt(text, messages_json, tokenizer));
+                                                  const Tokenizer& tokenizer,
+                                                  const std::string& tools_json) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string rendered,
+                          RenderPrompt(text, messages_json, tokenizer, tools_json));
   TANDEM_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer.Encode(rendered));
   if (ids.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
   return ids;
@@ -139,25 +141,21 @@ absl::StatusOr<StepData> ReadStepData(const std::string& path, const PreferenceD
                            context_tokens, " tokens");
   }
   const int64_t max_tokens = options.max_tokens > 0 ? options.max_tokens : context_tokens;
-  const bool is_parquet = path.ends_with(".parquet");
-  TANDEM_ASSIGN_OR_RETURN(const std::string contents,
-                          is_parquet ? ReadParquetAsJsonLines(path) : ReadFile(path));
+  TANDEM_ASSIGN_OR_RETURN(const auto rows, RowReader::Open(path));
   StepData data;
-  std::istringstream lines(contents);
-  int64_t number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<TableRow> table_row, rows->Next());
+    if (!table_row.has_value()) break;
     ++data.counts.rows;
-    const std::string place = absl::StrCat(path, is_parquet ? ": row " : ":", number);
-    TANDEM_ASSIGN_OR_RETURN(StepRow row, ParseStepRow(line, place));
+    const std::string& place = table_row->place;
+    TANDEM_ASSIGN_OR_RETURN(StepRow row, ParseStepRow(table_row->json, place));
     auto prompt = EncodePrompt(row.prompt_text, row.prompt_messages, tokenizer);
     if (!prompt.ok()) return WithPlace(place, prompt.status());
     auto steps = EncodeSteps(row.steps, tokenizer);
     if (!steps.ok()) return WithPlace(place, steps.status());
     steps->prompt = *std::move(prompt);
     steps->labels = std::move(row.labels);
-    steps->row = number;
+    steps->row = table_row->number + 1;
     TANDEM_ASSIGN_OR_RETURN(const bool kept,
                             FitSteps(*steps, max_tokens, options, place, data.counts));
     if (kept) data.rows.push_back(*std::move(steps));

@@ -36,10 +36,10 @@ struct StepData {
   PreferenceRowCounts counts;  // a truncated row lost its last steps
 };
 
-// Reads JSON lines, or the rows of a Parquet file if the name ends with ".parquet". Of `options`,
-// a row that is truncated keeps the steps that fit whole.
-//   errors of ReadFile and ReadParquetAsJsonLines
-//   INVALID_ARGUMENT  FILE:LINE (in Parquet "FILE: row N") and what was expected: a missing field,
+// Reads the data set at `path` (RowReader). Of `options`, a row that is truncated keeps the steps that
+// fit whole.
+//   errors of RowReader
+//   INVALID_ARGUMENT  the row's place and what was expected: a missing field,
 //                     another number of labels than of steps, a label outside [0, 1], a blank step,
 //                     a row that is too long where these are refused; no row that can be used
 //   UNIMPLEMENTED     messages for a model without a chat template
@@ -55,14 +55,16 @@ std::vector<LabelledSteps> TakeHeldOut(std::vector<LabelledSteps>& rows, double 
 //   INVALID_ARGUMENT  the template refuses it
 //   UNIMPLEMENTED     messages for a model without a chat template
 absl::StatusOr<std::string> RenderPrompt(const std::string& text, const std::string& messages_json,
-                                         const Tokenizer& tokenizer);
+                                         const Tokenizer& tokenizer,
+                                         const std::string& tools_json = "");
 
 // The ids of that.
 //   INVALID_ARGUMENT  it has no tokens, or the template refuses it
 //   UNIMPLEMENTED     messages for a model without a chat template
 absl::StatusOr<std::vector<int32_t>> EncodePrompt(const std::string& text,
                                                   const std::string& messages_json,
-                                                  const Tokenizer& tokenizer);
+                                                  const Tokenizer& tokenizer,
+                                                  const std::string& tools_json = "");
 
 // The completion of steps, and where they end in it.
 absl::StatusOr<LabelledSteps> EncodeSteps(const std::vector<std::string>& steps,

@@ -1,5 +1,5 @@
 /* The C ABI of the crate's reader of Parquet files (src/parquet_rows.rs). Used by
- * common/parquet only. The types and tandem_tokenizer_free_result are those of
+ * common/tables only. The types and tandem_tokenizer_free_result are those of
  * tandem_tokenizer.h. */
 #pragma once
 
@@ -8,9 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The rows of a Parquet file, given as its bytes, as JSON lines. */
-TandemResult tandem_parquet_json_lines(TandemBytes file);
 
 /* A file that is read a part at a time. */
 typedef struct TandemParquet TandemParquet;

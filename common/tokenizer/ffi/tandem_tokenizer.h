@@ -1,6 +1,6 @@
 /* The C ABI of the tokenizer crate (src/lib.rs): Hugging Face `tokenizers` and `minijinja` behind
  * plain functions. Used by common/tokenizer/tokenizer.cc only, but for the types and the freeing of
- * results, which tandem_parquet.h shares. A panic inside the crate is returned as
+ * results, which tandem_parquet.h and tandem_table.h share. A panic inside the crate is returned as
  * TANDEM_TOKENIZER_INTERNAL. Functions on a const handle may be called from many threads. */
 #pragma once
 
@@ -46,8 +46,9 @@ void tandem_tokenizer_free_result(TandemResult result);
 TandemResult tandem_tokenizer_encode(const TandemTokenizer* handle, TandemBytes text);
 TandemResult tandem_tokenizer_decode(const TandemTokenizer* handle, const int32_t* ids,
                                      size_t count, int32_t skip_special_tokens);
+/* `tools_json` is a JSON array for the template's `tools`, or empty for none. */
 TandemResult tandem_tokenizer_render_chat(const TandemTokenizer* handle, TandemBytes messages_json,
-                                          int32_t add_generation_prompt);
+                                          TandemBytes tools_json, int32_t add_generation_prompt);
 
 int32_t tandem_tokenizer_has_chat_template(const TandemTokenizer* handle);
 int64_t tandem_tokenizer_vocab_size(const TandemTokenizer* handle);

@@ -39,16 +39,23 @@ TEST(RewardedGroupTest, AGroupThatTellsNothingGivesNoPair) {
 
 TEST(RewardedGroupTest, RowsHaveThePromptOfTheirSource) {
   const Indices one = {1}, pair = {1, 2};
-  EXPECT_EQ(*RowOf(R"({"question": "6 * 7?", "answer": "so #### 42"})", " Think.", kGroup, one),
-            "{\"answer\":\"42\",\"prompt\":\"6 * 7? Think.\",\"reward\":1.0}\n");
-  EXPECT_EQ(*RowOf(R"({"prompt": "6 * 7?", "answer": "42"})", "", kGroup, pair),
-            "{\"chosen\":\"42\",\"prompt\":\"6 * 7?\",\"rejected\":\"no\",\"score_chosen\":1.0,"
+  const auto parser = [](const std::string& suffix) {
+    return *trainer::RowParser::Create({.suffix = suffix});
+  };
+  EXPECT_EQ(
+      *RowOf(parser(" Think."), R"({"question": "6 * 7?", "answer": "so #### 42"})", kGroup, one),
+      "{\"prompt\":\"6 * 7? Think.\",\"answer\":\"42\",\"reward\":1.0}\n");
+  EXPECT_EQ(*RowOf(parser(""), R"({"prompt": "6 * 7?", "answer": "42"})", kGroup, pair),
+            "{\"prompt\":\"6 * 7?\",\"chosen\":\"42\",\"rejected\":\"no\",\"score_chosen\":1.0,"
             "\"score_rejected\":0.0}\n");
-  EXPECT_EQ(*RowOf(R"({"messages": [{"role": "user", "content": "6 * 7?"}], "answer": "42"})", "",
-                   kGroup, one),
-            "{\"answer\":\"42\",\"messages\":[{\"content\":\"6 * 7?\",\"role\":\"user\"}],"
-            "\"reward\":1.0}\n");
-  EXPECT_THAT(RowOf("{}", "", kGroup, one),
+  EXPECT_EQ(
+      *RowOf(parser(""),
+             R"({"messages": [{"role": "user", "content": "6 * 7?"}], "answer": "42",
+                       "tools": [{"name": "f"}]})",
+             kGroup, one),
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"6 * 7?\"}],\"tools\":[{\"name\":\"f\"}],"
+      "\"answer\":\"42\",\"reward\":1.0}\n");
+  EXPECT_THAT(RowOf(parser(""), "{}", kGroup, one),
               FailsWith(absl::StatusCode::kInvalidArgument, "prompt"));
 }
 

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "common/files/file_system.h"
 #include "tests/support/status_matchers.h"
@@ -17,57 +20,6 @@ using ::tandem::testing::IsOk;
 using ::tandem::testing::TempDir;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
-
-absl::StatusOr<PromptRow> Parse(const std::string& line) {
-  return ParsePromptRow(line, "p.jsonl:3", "");
-}
-
-TEST(ParsePromptRow, ReadsEveryForm) {
-  auto row = Parse(R"({"prompt": "2+2?", "answer": 4})");
-  ASSERT_THAT(row, IsOk());
-  EXPECT_EQ(row->text, "2+2?");
-  EXPECT_EQ(row->answer, "4");
-
-  row = Parse(R"({"messages": [{"role": "user", "content": "hi"}], "answer": "x"})");
-  ASSERT_THAT(row, IsOk());
-  EXPECT_EQ(row->messages_json, R"([{"content":"hi","role":"user"}])");
-
-  row = Parse(R"({"question": "how many?", "answer": "so\n#### 7"})");
-  ASSERT_THAT(row, IsOk());
-  EXPECT_EQ(row->text, "how many?");
-  EXPECT_EQ(row->answer, "so\n#### 7");
-
-  row = Parse(R"({"data_source": "gsm8k", "prompt": [{"role": "user", "content": "hi"}],
-                  "reward_model": {"style": "rule", "ground_truth": "72"}})");
-  ASSERT_THAT(row, IsOk());
-  EXPECT_EQ(row->answer, "72");
-  EXPECT_TRUE(row->text.empty());
-}
-
-struct BadLine {
-  std::string name, line, message;
-};
-class MalformedLine : public ::testing::TestWithParam<BadLine> {};
-
-TEST_P(MalformedLine, IsNamedWithFileLineAndWhatWasExpected) {
-  EXPECT_THAT(Parse(GetParam().line),
-              FailsWith(absl::StatusCode::kInvalidArgument, "p.jsonl:3: " + GetParam().message));
-  EXPECT_THAT(std::string(Parse(GetParam().line).status().message()),
-              HasSubstr("want {\"prompt\""));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Table, MalformedLine,
-    ::testing::Values(
-        BadLine{"NotJson", "{\"prompt\": ", "not JSON"}, BadLine{"NotAnObject", "[1]", "is array"},
-        BadLine{"NoAnswer", R"({"prompt": "a"})", "no \"answer\""},
-        BadLine{"AnswerIsAList", R"({"prompt": "a", "answer": [1]})", "the answer is array"},
-        BadLine{"NoPrompt", R"({"answer": "1"})", "no \"prompt\""},
-        BadLine{"EmptyPrompt", R"({"prompt": "", "answer": "1"})", "\"prompt\" is neither"},
-        BadLine{"BadMessage", R"({"messages": [{"role": "user"}], "answer": "1"})",
-                "\"messages\" is neither"},
-        BadLine{"DeepJunk", std::string(100000, '['), "not JSON"}),
-    [](const auto& info) { return info.param.name; });
 
 TEST(EpochOrder, IsAPermutationOfSeedAndEpochAlone) {
   const auto order = EpochOrder(50, 7, 3);
@@ -178,6 +130,127 @@ TEST_F(PromptSourceTest, LongPromptsAreRefusedOrDroppedAndCounted) {
 
 TEST_F(PromptSourceTest, AnEmptyFileIsAnError) {
   EXPECT_THAT(Open("\n\n"), FailsWith(absl::StatusCode::kInvalidArgument, "no prompt (2 lines"));
+}
+
+// Data sets of a run, by the texts of their prompts.
+class RunPromptsTest : public PromptSourceTest {
+ protected:
+  // A file of `count` prompts "NAME0", "NAME1", ..
+  std::string Write(const std::string& name, int count) {
+    std::string rows;
+    for (int i = 0; i < count; ++i) {
+      rows += "{\"prompt\": \"" + name + std::to_string(i) + "\", \"answer\": 1}\n";
+    }
+    EXPECT_THAT(WriteFileAtomically(directory_ / (name + ".jsonl"), rows), IsOk());
+    return directory_ / (name + ".jsonl");
+  }
+
+  absl::StatusOr<RunPrompts> OpenRun(const DataOptions& options) {
+    ModelConfig model;
+    model.max_position_embeddings = 100;
+    return OpenRunPrompts(options, /*run_seed=*/1, /*max_new_tokens=*/50, model, *tokenizer_);
+  }
+
+  static std::vector<std::string> Texts(PromptSource& source, int64_t first, int64_t count) {
+    std::vector<std::string> texts;
+    for (int64_t i = first; i < first + count; ++i) texts.push_back(source.At(i).text());
+    return texts;
+  }
+};
+
+TEST_F(RunPromptsTest, AMixtureTakesItsShareOfEachAndGoesThroughEachOnceAnEpoch) {
+  const DataOptions options = {.mixture = {{Write("a", 4), 3}, {Write("b", 2), 1}}, .chat = false};
+  auto run = OpenRun(options);
+  ASSERT_THAT(run, IsOk());
+  const auto texts = Texts(*run->train, 0, 16);
+  // Three of four are of a, so an epoch of a is 16/3 places long.
+  EXPECT_EQ(std::ranges::count_if(texts, [](const auto& t) { return t.starts_with('a'); }), 12);
+  std::vector<std::string> of_a;
+  for (const std::string& text : texts) {
+    if (text.starts_with('a')) of_a.push_back(text);
+  }
+  for (const int epoch : {0, 1, 2}) {
+    EXPECT_THAT(std::vector(of_a.begin() + 4 * epoch, of_a.begin() + 4 * epoch + 4),
+                UnorderedElementsAre("a0", "a1", "a2", "a3"));
+  }
+  auto resumed = OpenRun(options);
+  EXPECT_EQ(Texts(*resumed->train, 11, 5), std::vector(texts.begin() + 11, texts.end()));
+  std::set<int64_t> indices;
+  for (const auto& prompt : run->train->prompts()) indices.insert(prompt.index());
+  EXPECT_EQ(indices, (std::set<int64_t>{0, 1, 2, 3, 4, 5})) << "indices are of one prompt each";
+}
+
+TEST_F(RunPromptsTest, TheDigestOfAMixtureIsOfItsWeightsToo) {
+  const std::string a = Write("a", 2), b = Write("b", 2);
+  const auto digest = [&](double of_b) {
+    return (*OpenRun({.mixture = {{a, 1}, {b, of_b}}, .chat = false})).train->digest();
+  };
+  EXPECT_EQ(digest(2), digest(2));
+  EXPECT_NE(digest(2), digest(3));
+}
+
+// The order and the digest that runs before mixtures had: a change would keep them from resuming.
+TEST_F(RunPromptsTest, OneDataSetHasTheOrderAndDigestThatItAlwaysHad) {
+  auto run = OpenRun({.train = Write("a", 6), .chat = false});
+  ASSERT_THAT(run, IsOk());
+  const auto order = EpochOrder(6, 1, 0);
+  for (int64_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(run->train->At(i).text(), "a" + std::to_string(order[static_cast<size_t>(i)]));
+  }
+  // Python: xxh3_128 over [1, xxh3_64 of the ids of each prompt], by the package xxhash.
+  EXPECT_EQ(run->train->digest(), "c95d3d67e975a7a6de2d69d6acaaf7cc");
+}
+
+TEST_F(RunPromptsTest, AShareIsHeldOutWithAllRowsOfAPrompt) {
+  std::string rows;
+  for (int i = 0; i < 200; ++i) {
+    rows += "{\"prompt\": \"p" + std::to_string(i % 100) + "\", \"answer\": 1}\n";
+  }
+  ASSERT_THAT(WriteFileAtomically(directory_ / "p.jsonl", rows), IsOk());
+  const DataOptions options = {.train = directory_ / "p.jsonl", .eval_share = 0.2, .chat = false};
+  auto run = OpenRun(options);
+  ASSERT_THAT(run, IsOk());
+  std::set<std::string> train, eval;
+  for (const auto& prompt : run->train->prompts()) train.insert(prompt.text());
+  for (const auto& prompt : run->eval->prompts()) eval.insert(prompt.text());
+  EXPECT_EQ(train.size() + eval.size(), 100u) << "no prompt is on both sides";
+  EXPECT_EQ(run->train->prompts().size() + run->eval->prompts().size(), 200u);
+  EXPECT_GT(eval.size(), 5u);
+  EXPECT_LT(eval.size(), 40u);
+}
+
+TEST_F(RunPromptsTest, WhatDoesNotFitTogetherIsRefused) {
+  const std::string a = Write("a", 2);
+  const auto fails = [&](const DataOptions& options) { return OpenRun(options).status(); };
+  EXPECT_THAT(fails({}), FailsWith(absl::StatusCode::kInvalidArgument, "data.train is empty"));
+  EXPECT_THAT(fails({.train = a, .mixture = {{a, 1}}}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "are both set"));
+  EXPECT_THAT(fails({.train = a, .eval = a, .eval_share = 0.1}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "eval and trainer.data.eval_share"));
+  EXPECT_THAT(fails({.mixture = {{a, 0}}}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "want a number over 0"));
+  EXPECT_THAT(fails({.mixture = {{a, 1}}, .split = "train"}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "PATH:SPLIT"));
+  EXPECT_THAT(fails({.train = a, .eval_share = 1e-9}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "holds out none of 2 prompts"));
+}
+
+TEST_F(RunPromptsTest, ThePlaceOfTheLongestPromptIsNamed) {
+  ASSERT_THAT(WriteFileAtomically(directory_ / "p.csv",
+                                  "prompt,answer\nshort,1\n\"" + std::string(400, 'x') + "\",1\n"),
+              IsOk());
+  EXPECT_THAT(OpenRun({.train = directory_ / "p.csv", .chat = false}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "p.csv: row 2: "));
+}
+
+TEST_F(RunPromptsTest, EveryFormatGivesTheSamePromptsWithTheirRows) {
+  ASSERT_THAT(WriteFileAtomically(directory_ / "p.csv", "prompt,answer,level\n2+2?,4,easy\n"),
+              IsOk());
+  auto run = OpenRun({.train = directory_ / "p.csv", .chat = false});
+  ASSERT_THAT(run, IsOk());
+  EXPECT_EQ(run->train->At(0).source_json(),
+            "{\"prompt\":\"2+2?\",\"answer\":\"4\",\"level\":\"easy\"}");
+  EXPECT_EQ(run->train->At(0).answer(), "4");
 }
 
 }  // namespace

@@ -157,14 +157,21 @@ impl ChatTemplate {
         Ok(Some(ChatTemplate { environment, source, tokens }))
     }
 
-    pub fn render(&self, messages: &str, add_generation_prompt: bool) -> Result<Vec<u8>, Failure> {
+    /// `tools` is a JSON array of tools, or empty for none.
+    pub fn render(
+        &self,
+        messages: &str,
+        tools: &str,
+        add_generation_prompt: bool,
+    ) -> Result<Vec<u8>, Failure> {
         let messages: serde_json::Value = serde_json::from_str(messages)
             .map_err(|e| Failure::Invalid(format!("the messages are not JSON: {e}")))?;
         check_messages(&messages)?;
+        let tools = parse_tools(tools)?;
         let mut variables: Vec<(String, Value)> = self.tokens.clone();
         variables.push(("messages".to_string(), Value::from_serialize(&messages)));
         variables.push(("add_generation_prompt".to_string(), add_generation_prompt.into()));
-        variables.push(("tools".to_string(), Value::from(())));
+        variables.push(("tools".to_string(), Value::from_serialize(&tools)));
         variables.push(("documents".to_string(), Value::from(())));
 
         let mut out = Limited { bytes: Vec::new(), full: false };
@@ -179,6 +186,21 @@ impl ChatTemplate {
             ))),
             Err(error) => Err(Failure::Invalid(describe(&error))),
         }
+    }
+}
+
+/// None without tools, as transformers passes it.
+fn parse_tools(text: &str) -> Result<Option<Vec<serde_json::Value>>, Failure> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let tools: serde_json::Value = serde_json::from_str(text)
+        .map_err(|e| Failure::Invalid(format!("the tools are not JSON: {e}")))?;
+    match tools {
+        serde_json::Value::Array(list) if list.iter().all(serde_json::Value::is_object) => {
+            Ok(Some(list))
+        }
+        _ => Err(Failure::Invalid("the tools are not a JSON array of objects".to_string())),
     }
 }
 

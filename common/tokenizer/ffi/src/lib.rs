@@ -1,10 +1,16 @@
-//! The C ABI declared in tandem_tokenizer.h and tandem_parquet.h. Everything behind it is safe Rust:
-//! `vocabulary` (text and ids), `chat` (templates) and `parquet_rows`. Panics are caught here.
+//! The C ABI declared in tandem_tokenizer.h, tandem_parquet.h and tandem_table.h (table_rows.rs). Everything behind
+//! it is safe Rust: `vocabulary` (text and ids), `chat` (templates), `parquet_rows` and the rows of tables. Panics
+//! are caught here.
 
+mod arrow_frames;
+mod arrow_rows;
 mod bounded;
 mod chat;
+mod csv_rows;
+mod json_rows;
 mod parquet_rows;
 mod python_json;
+mod table_rows;
 mod vocabulary;
 
 use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
@@ -177,17 +183,18 @@ pub unsafe extern "C" fn tandem_tokenizer_decode(
 }
 
 /// # Safety
-/// `handle` is live and `messages_json` readable.
+/// `handle` is live; `messages_json` and `tools_json` are readable.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_render_chat(
     handle: *const TandemTokenizer,
     messages_json: TandemBytes,
+    tools_json: TandemBytes,
     add_generation_prompt: i32,
 ) -> TandemResult {
     guard(|| {
         let chat = (*handle).chat.as_ref().ok_or(Failure::NoTemplate)?;
         let messages = messages_json.text("the list of messages")?;
-        chat.render(messages, add_generation_prompt != 0)
+        chat.render(messages, tools_json.text("the list of tools")?, add_generation_prompt != 0)
     })
 }
 
@@ -220,13 +227,6 @@ pub unsafe extern "C" fn tandem_tokenizer_train(
     vocab_size: i64,
 ) -> TandemResult {
     guard(|| Ok(vocabulary::train(text.text("the text")?, vocab_size)?.into_bytes()))
-}
-
-/// # Safety
-/// `file` is readable.
-#[no_mangle]
-pub unsafe extern "C" fn tandem_parquet_json_lines(file: TandemBytes) -> TandemResult {
-    guard(|| parquet_rows::json_lines(file.bytes()).map_err(Failure::Invalid))
 }
 
 /// # Safety

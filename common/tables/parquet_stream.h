@@ -1,6 +1,5 @@
 // A Parquet file read in a stream: its key-value metadata, and its rows as JSON lines, a part at a
-// time. Used where a file may be larger than memory (drift_lab/records); parquet_rows.h reads small
-// ones whole. Through the same Rust library.
+// time. Used for records (drift_lab), whose header is metadata; row_reader.h reads data sets.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +7,16 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 struct TandemParquet;
 
 namespace tandem {
+
+// The error of a file that the crate refuses for the reason `text`. Where it lacks the codec of the
+// pages, it says how to write the file anew.
+absl::Status ParquetFault(const std::string& path, const std::string& text);
 
 // An open file. Life cycle: Open, then Next until it returns an empty text. Holds the pages of one row
 // group that are being read. Thread-compatible.
@@ -32,7 +36,7 @@ class ParquetStream {
 
   // The next rows, one JSON object a line with a member for each column, in the order of the file: at
   // most `max_rows`, and fewer where their text is long. Empty after the last row. Floats that are not
-  // finite are the texts "NaN", "Infinity" and "-Infinity"; otherwise as ReadParquetAsJsonLines.
+  // finite are the texts "NaN", "Infinity" and "-Infinity", and bytes are base64.
   //   INVALID_ARGUMENT  a damaged page or another compression; the stream is then at its end
   absl::StatusOr<std::string> Next(int64_t max_rows);
 

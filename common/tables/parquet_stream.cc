@@ -1,4 +1,4 @@
-#include "common/parquet/parquet_stream.h"
+#include "common/tables/parquet_stream.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -23,6 +23,8 @@ std::string TakeParquetText(const TandemResult& result) {
   return text;
 }
 
+}  // namespace
+
 // The crate is built without some codecs, and names the one that a page would need.
 absl::Status ParquetFault(const std::string& path, const std::string& text) {
   constexpr std::string_view kNoCodec = "Disabled feature at compile time: ";
@@ -38,8 +40,6 @@ absl::Status ParquetFault(const std::string& path, const std::string& text) {
       "pyarrow.parquet as p; p.write_table(p.read_table(sys.argv[1]), sys.argv[2], ",
       "compression='zstd')\" IN.parquet OUT.parquet");
 }
-
-}  // namespace
 
 ParquetStream::ParquetStream(TandemParquet* handle, std::string path)
     : handle_(handle), path_(std::move(path)) {}

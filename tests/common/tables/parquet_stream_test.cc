@@ -1,4 +1,4 @@
-#include "common/parquet/parquet_stream.h"
+#include "common/tables/parquet_stream.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
