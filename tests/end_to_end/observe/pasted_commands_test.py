@@ -1,6 +1,6 @@
 """Runs every ```sh block of README.md and docs/ without changes, each page from top to bottom in one shell, in a folder that
-looks like the source tree after the first command of the README. A small random model replaces SmolLM2, and
-`runs/demo-multiply-1` exists. Ports and paths below /tmp are replaced. The random model never answers correctly, so the demo
+looks like the source tree after the first command of the README. A small random model replaces SmolLM2, also under its name on
+a stand-in for the Hugging Face Hub, and `runs/demo-multiply-1` exists. Ports and paths below /tmp are replaced. The random model never answers correctly, so the demo
 and the reader's run files get a reward for letters (SOME_TEXTS); otherwise `drift replay` would have no groups to compare.
 tests/support/python/page_blocks.py explains the names of blocks."""
 import os
@@ -129,7 +129,8 @@ def demo(model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_tells_to_paste_works(page, model, demo, tmp_path):
+def test_what_a_page_tells_to_paste_works(page, model, demo, tmp_path, fake_hub):
+    fake_hub.add_directory("models", "HuggingFaceTB/SmolLM2-135M-Instruct", model)
     folder = tmp_path / "tree"
     folder.mkdir()
     make_tree(folder, model)
