@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::trainer {
@@ -52,7 +51,7 @@ absl::StatusOr<std::vector<int32_t>> TurnTemplate::IdsAfter(std::string_view bef
   TANDEM_ASSIGN_OR_RETURN(json messages, ParseMessages(before, "messages before the turn"));
   TANDEM_ASSIGN_OR_RETURN(const json answers, ParseMessages(after, "messages after the turn"));
   if (answers.empty()) return InvalidArgument("no message follows the turn");
-  const std::string marker = MarkerFor(absl::StrCat(before, after));
+  const std::string marker = MarkerFor(std::string(before) + std::string(after));
   messages.push_back({{"role", "assistant"}, {"content", marker}});
   messages.insert(messages.end(), answers.begin(), answers.end());
   TANDEM_ASSIGN_OR_RETURN(const std::string text,
