@@ -94,10 +94,15 @@ class EngineTurnsTest : public EngineFixture {
   // What the engine scores for every token behind the prompt.
   static SequenceScore ScoreOf(Engine& engine, const GroupRequest& request,
                                const FinishedCompletion& completion) {
-    std::vector<int32_t> ids = request.prompt;
-    ids.insert(ids.end(), completion.token_ids.begin(), completion.token_ids.end());
-    auto scores = engine.Score({{ids, static_cast<int32_t>(request.prompt.size())}}, {});
+    ScoreSequence sequence;
+    sequence.ids = request.prompt;
+    sequence.ids.insert(sequence.ids.end(), completion.token_ids.begin(),
+                        completion.token_ids.end());
+    sequence.num_prompt_tokens = std::ssize(request.prompt);
+    const std::vector<ScoreSequence> sequences = {std::move(sequence)};
+    auto scores = engine.Score(sequences, ScoreOptions());
     EXPECT_THAT(scores, IsOk());
+    if (!scores.ok()) return {};
     return scores->at(0);
   }
 };
