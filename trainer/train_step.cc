@@ -152,6 +152,7 @@ void TrainStep::Impl::MeasureDrift(const ExperienceBatch& batch, const BatchScor
   const DriftRecord record = MakeDriftRecord(batch, proximal, version);
   report.drift = offpolicy::ComputeDriftMetrics(record.view());
   for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {
+    if (by == offpolicy::SplitBy::kTurn && record.turn.empty()) continue;
     report.drift_splits.emplace_back(by, offpolicy::BucketDrift(record.view(), by));
   }
   const bool one_update = batch.minibatches.size() * options.num_epochs <= 1;

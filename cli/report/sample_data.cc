@@ -30,16 +30,36 @@ Json ArrayOrNulls(const Json& completion, const char* key, size_t size) {
   return cut;
 }
 
-// Spans [[version, count], ..] as one version per token.
-Json VersionPerToken(const Json& spans, size_t size) {
-  Json versions = Json::array();
-  if (!spans.is_array()) return Json(size, nullptr);
-  for (const Json& span : spans) {
-    if (!span.is_array() || span.size() != 2 || !span[1].is_number_integer()) continue;
-    const int64_t count = span[1].get<int64_t>();
-    for (int64_t i = 0; i < count && versions.size() < size; ++i) versions.push_back(span[0]);
+// Runs [[value, count], ..] as one value per token.
+Json ValuePerToken(const Json& runs, size_t size) {
+  Json values = Json::array();
+  if (!runs.is_array()) return Json(size, nullptr);
+  for (const Json& run : runs) {
+    if (!run.is_array() || run.size() != 2 || !run[1].is_number_integer()) continue;
+    const int64_t count = run[1].get<int64_t>();
+    for (int64_t i = 0; i < count && values.size() < size; ++i) values.push_back(run[0]);
   }
-  while (versions.size() < size) versions.push_back(nullptr);
+  while (values.size() < size) values.push_back(nullptr);
+  return values;
+}
+
+// Whether each token was given between two turns; null where the completion is of one turn.
+Json GivenPerToken(const Json& completion, size_t size) {
+  const auto segments = completion.find("segments");
+  if (segments == completion.end()) return nullptr;
+  Json given = Json::array();
+  for (const Json& kind : ValuePerToken(*segments, size)) given.push_back(kind == "given");
+  return given;
+}
+
+// The version that drew each token; null for given tokens, which its spans leave out.
+Json VersionPerToken(const Json& completion, size_t size) {
+  const Json drawn = ValuePerToken(FieldOr(completion, "versions", nullptr), size);
+  const Json given = GivenPerToken(completion, size);
+  if (given.is_null()) return drawn;
+  Json versions = Json::array();
+  size_t next = 0;
+  for (const Json& one : given) versions.push_back(one == true ? Json() : drawn[next++]);
   return versions;
 }
 
@@ -65,18 +85,20 @@ bool IsMasked(const Json& completion) {
 Json CompletionData(const Json& completion, const SampleLimits& limits) {
   const size_t num_tokens = completion.at("tokens").size();
   const size_t shown = std::min<size_t>(num_tokens, limits.max_tokens_per_completion);
-  return {{"index", FieldOr(completion, "index", 0)},
-          {"reward", FieldOr(completion, "reward", nullptr)},
-          {"advantage", FieldOr(completion, "advantage", nullptr)},
-          {"masked", IsMasked(completion)},
-          {"drop_reason", FieldOr(completion, "drop_reason", "")},
-          {"finish_reason", FieldOr(completion, "finish_reason", "")},
-          {"num_tokens", num_tokens},
-          {"tokens", ArrayOrNulls(completion, "tokens", shown)},
-          {"behaviour", ArrayOrNulls(completion, "behaviour_logprobs", shown)},
-          {"proximal", ArrayOrNulls(completion, "proximal_logprobs", shown)},
-          {"entropies", ArrayOrNulls(completion, "entropies", shown)},
-          {"versions", VersionPerToken(FieldOr(completion, "versions", nullptr), shown)}};
+  Json data = {{"index", FieldOr(completion, "index", 0)},
+               {"reward", FieldOr(completion, "reward", nullptr)},
+               {"advantage", FieldOr(completion, "advantage", nullptr)},
+               {"masked", IsMasked(completion)},
+               {"drop_reason", FieldOr(completion, "drop_reason", "")},
+               {"finish_reason", FieldOr(completion, "finish_reason", "")},
+               {"num_tokens", num_tokens},
+               {"tokens", ArrayOrNulls(completion, "tokens", shown)},
+               {"behaviour", ArrayOrNulls(completion, "behaviour_logprobs", shown)},
+               {"proximal", ArrayOrNulls(completion, "proximal_logprobs", shown)},
+               {"entropies", ArrayOrNulls(completion, "entropies", shown)},
+               {"versions", VersionPerToken(completion, shown)}};
+  if (completion.contains("segments")) data["given"] = GivenPerToken(completion, shown);
+  return data;
 }
 
 struct Place {
@@ -109,7 +131,7 @@ class WorstTokens {
                   {"delta", delta},
                   {"before", Slice(tokens, static_cast<int64_t>(t) - kContextBefore, t)},
                   {"after", Slice(tokens, t + 1, t + 1 + kContextAfter)}};
-      const Json versions = VersionPerToken(FieldOr(completion, "versions", nullptr), size);
+      const Json versions = VersionPerToken(completion, size);
       row["version"] = versions[t];
       Insert(std::abs(delta), std::move(row));
     }

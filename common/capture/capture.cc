@@ -60,9 +60,29 @@ absl::Status CheckTokenColumns(const Capture& c) {
   if (!c.token_rewards.empty()) {
     TANDEM_RETURN_IF_ERROR(check("token_rewards", c.token_rewards));
   }
+  if (!c.turn.empty()) TANDEM_RETURN_IF_ERROR(check("turn", c.turn));
   TANDEM_RETURN_IF_ERROR(check("weight_version", c.weight_version));
   TANDEM_RETURN_IF_ERROR(check("decode_batch_size", c.decode_batch_size));
   return check("prefix_cached", c.prefix_cached);
+}
+
+// Turns count from 1 in each completion, with given tokens between them and nowhere else.
+absl::Status CheckTurns(const Capture& c) {
+  if (c.turn.empty()) return absl::OkStatus();
+  for (int64_t s = 0; s < c.num_completions(); ++s) {
+    const auto begin = c.turn.begin() + c.begin_of(s), end = begin + std::ssize(c.ids(s));
+    int32_t turn = *begin;
+    bool good = turn == 1 && *(end - 1) != 0;
+    for (auto one = begin + 1; good && one != end; ++one) {
+      const bool is_next = *(one - 1) == 0 && *one == turn + 1;
+      good = *one == 0 || *one == *(one - 1) || is_next;
+      turn = std::max(turn, *one);
+    }
+    if (good) continue;
+    return InvalidArgument("capture: column turn of completion ", s,
+                           " does not count 1, 2, ... with 0 between the turns alone");
+  }
+  return absl::OkStatus();
 }
 
 // The part of a concatenation at `place`, by the offsets of all parts.
@@ -113,13 +133,15 @@ const CapturedWeights* Capture::WeightsOf(int64_t version) const {
 CaptureRecord MakeCaptureRecord(const Capture& capture) {
   CaptureRecord record;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
-    const auto length = static_cast<int32_t>(capture.ids(s).size());
-    record.length.push_back(length);
-    for (int32_t position = 0; position < length; ++position) {
+    const int64_t begin = capture.begin_of(s), end = begin + std::ssize(capture.ids(s));
+    int32_t num_drawn = 0;
+    for (int64_t t = begin; t < end; ++t) {
       record.sequence.push_back(static_cast<int32_t>(s));
-      record.position.push_back(position);
-      record.mask.push_back(!capture.masked[static_cast<size_t>(s)]);
+      record.position.push_back(num_drawn);
+      record.mask.push_back(!capture.masked[static_cast<size_t>(s)] && capture.is_drawn(t));
+      num_drawn += capture.is_drawn(t);
     }
+    record.length.push_back(num_drawn);
   }
   for (const int64_t version : capture.weight_version) {
     record.version_lag.push_back(
@@ -139,7 +161,8 @@ TokenRecord RecordOf(const Capture& capture, const CaptureRecord& columns) {
           columns.version_lag,
           columns.mask,
           capture.group,
-          columns.length};
+          columns.length,
+          capture.turn};
 }
 
 absl::Status CheckCapture(const Capture& capture) {
@@ -159,7 +182,8 @@ absl::Status CheckCapture(const Capture& capture) {
       CheckOffsets("packed_support_offsets", capture.packed_support_offsets, supports, true));
   TANDEM_RETURN_IF_ERROR(CheckSupports(capture));
   TANDEM_RETURN_IF_ERROR(CheckCompletionColumns(capture));
-  return CheckTokenColumns(capture);
+  TANDEM_RETURN_IF_ERROR(CheckTokenColumns(capture));
+  return CheckTurns(capture);
 }
 
 }  // namespace tandem::offpolicy

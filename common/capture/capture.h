@@ -21,9 +21,12 @@
 
 namespace tandem::offpolicy {
 
-// The version that WriteCapture writes. ReadCapture also reads version 1, which stores supports as
-// plain ids.
+// The version that WriteCapture writes. A capture with completions of several turns has another
+// one, because a program that does not know the column `turn` would take given tokens for drawn
+// ones. (Format 3 is that of records files, docs/records.md.) ReadCapture also reads version 1,
+// which stores supports as plain ids.
 inline constexpr int64_t kCaptureFormatVersion = 2;
+inline constexpr int64_t kTurnsFormatVersion = 4;
 
 // The sampling parameters of the request.
 struct CapturedSampling {
@@ -100,7 +103,11 @@ struct Capture {
   std::vector<float> advantages;              // [T]
   // [T] that add up to a completion's reward. Empty: each reward comes with the last token.
   std::vector<double> token_rewards;
-  std::vector<int64_t> weight_version;          // [T] version that sampled the token
+  // [T] the turn that drew the token, from 1; 0: it was given to the model between two turns, and
+  // its numbers are NaN. Empty: all completions are of one turn.
+  std::vector<int32_t> turn;
+  // [T] version that sampled the token; of a given one, that of the next sampled one
+  std::vector<int64_t> weight_version;
   std::vector<int32_t> decode_batch_size;       // [T]
   std::vector<uint8_t> prefix_cached;           // [T]
   std::vector<uint8_t> packed_support;          // PackedSupport bytes, token after token, of
@@ -110,6 +117,9 @@ struct Capture {
   int64_t num_groups() const { return static_cast<int64_t>(group_id.size()); }
   int64_t num_completions() const { return static_cast<int64_t>(group.size()); }
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
+  bool is_drawn(int64_t token) const {
+    return turn.empty() || turn[static_cast<size_t>(token)] != 0;
+  }
   std::span<const int32_t> prompt(int64_t group_place) const;
   std::span<const int32_t> prompt_of(int64_t completion) const {
     return prompt(group[static_cast<size_t>(completion)]);
@@ -134,7 +144,7 @@ TokenRecord RecordOf(const Capture& capture, const CaptureRecord& columns);
 // Checks that the columns are consistent.
 //   INVALID_ARGUMENT  a column has the wrong length (the message names it, its length and the
 //                     expected one), offsets decrease, a group is out of range, or a prompt or a
-//                     completion is empty
+//                     completion is empty; a completion does not begin and end with a drawn token
 absl::Status CheckCapture(const Capture& capture);
 
 // Writes to PATH.tmp, fsyncs and renames. An existing capture at `path` is replaced.

@@ -75,6 +75,7 @@ void ForEachColumn(C& c, const Visit& visit) {
 template <typename C, typename Visit>
 void ForEachOptionalColumn(C& c, const Visit& visit) {
   visit("token_rewards", c.token_rewards);
+  visit("turn", c.turn);
 }
 
 template <typename C, typename Visit>
@@ -169,7 +170,7 @@ json NineDigits(double value) { return JsonNumberAs<json>(value); }
 json ManifestJson(const Capture& capture, const std::string& columns_digest) {
   const CaptureManifest& m = capture.manifest;
   return {{"format", kFormat},
-          {"format_version", kCaptureFormatVersion},
+          {"format_version", capture.turn.empty() ? kCaptureFormatVersion : kTurnsFormatVersion},
           {"created_at", m.created_at},
           {"tandem_version", m.tandem_version},
           {"source", m.source},
@@ -241,9 +242,10 @@ absl::StatusOr<json> ReadManifest(const std::string& path) {
                            "\")");
   }
   const json& version = manifest["format_version"];
-  if (version != kCaptureFormatVersion && version != 1) {
-    return InvalidArgument(file, ": format_version ", version.dump(), ", this program reads 1 and ",
-                           kCaptureFormatVersion, ": use the version of tandem that wrote it (",
+  if (version != kCaptureFormatVersion && version != kTurnsFormatVersion && version != 1) {
+    return InvalidArgument(file, ": format_version ", version.dump(), ", this program reads 1, ",
+                           kCaptureFormatVersion, " and ", kTurnsFormatVersion,
+                           ": use the version of tandem that wrote it (",
                            manifest.value("tandem_version", "unknown"), ")");
   }
   return manifest;

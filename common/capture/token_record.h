@@ -20,12 +20,14 @@ struct TokenRecord {
   std::span<const float> logprob_second_moments;  // of the sampling distribution
   std::span<const float> advantages;
   std::span<const int32_t> sequence;     // index of the token's completion, in [0, S)
-  std::span<const int32_t> position;     // in the completion, from 0
+  std::span<const int32_t> position;     // in the completion, from 0, over its drawn tokens
   std::span<const int32_t> version_lag;  // scored version less the version that sampled it
   std::span<const uint8_t> mask;         // 0: the token is left out
   // [S], one element per completion.
   std::span<const int32_t> group;   // index of its group
-  std::span<const int32_t> length;  // tokens
+  std::span<const int32_t> length;  // drawn tokens
+  // [T] the turn that drew the token, from 1. Empty: all completions are of one turn.
+  std::span<const int32_t> turn = {};
 
   bool IsFinite(size_t t) const {
     return std::isfinite(behaviour_logprobs[t]) && std::isfinite(proximal_logprobs[t]);

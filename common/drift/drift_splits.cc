@@ -40,6 +40,8 @@ int BucketOf(const TokenRecord& record, SplitBy by, size_t t) {
                                        : 3 + DoublingBucket(record.version_lag[t] - 1, 4);
     case SplitBy::kPlace:
       return position == 0 ? 0 : position == length - 1 ? 2 : 1;
+    case SplitBy::kTurn:
+      return record.turn[t] <= 8 ? record.turn[t] : 9 + DoublingBucket(record.turn[t] - 1, 16);
     case SplitBy::kAdvantageSign:
       break;
   }
@@ -62,6 +64,9 @@ std::string LabelOf(SplitBy by, int bucket) {
       return Range((int64_t{2} << (bucket - 3)) + 1, int64_t{4} << (bucket - 3));
     case SplitBy::kPlace:
       return bucket == 0 ? "first" : bucket == 2 ? "last" : "between";
+    case SplitBy::kTurn:
+      if (bucket <= 8) return absl::StrCat(bucket);
+      return Range((int64_t{8} << (bucket - 9)) + 1, int64_t{16} << (bucket - 9));
     case SplitBy::kAdvantageSign:
       break;
   }
@@ -100,13 +105,14 @@ std::string LengthBucketLabel(int bucket) {
 }
 
 std::string_view SplitName(SplitBy by) {
-  constexpr std::string_view kNames[] = {"length",      "position", "entropy",
-                                         "version_lag", "place",    "advantage_sign"};
+  constexpr std::string_view kNames[] = {"length", "position",       "entropy", "version_lag",
+                                         "place",  "advantage_sign", "turn"};
   return kNames[static_cast<size_t>(by)];
 }
 
 std::vector<DriftBucket> BucketDrift(const TokenRecord& record, SplitBy by,
                                      const BootstrapOptions& options) {
+  if (by == SplitBy::kTurn && record.turn.empty()) return {};
   std::map<int, std::map<int32_t, DriftSums>> buckets;
   for (size_t t = 0; t < record.mask.size(); ++t) {
     if (!record.mask[t] || !record.IsFinite(t)) continue;

@@ -21,10 +21,11 @@ enum class SplitBy {
   kVersionLag,     // 0, 1, 2, 3-4, 5-8, then doubling
   kPlace,          // first token, last token, tokens in between
   kAdvantageSign,  // positive, negative, zero
+  kTurn,           // 1 to 8, 9-16, then doubling; no buckets where all completions are of one turn
 };
-inline constexpr std::array kAllSplits = {SplitBy::kLength,  SplitBy::kPosition,
-                                          SplitBy::kEntropy, SplitBy::kVersionLag,
-                                          SplitBy::kPlace,   SplitBy::kAdvantageSign};
+inline constexpr std::array kAllSplits = {
+    SplitBy::kLength, SplitBy::kPosition,      SplitBy::kEntropy, SplitBy::kVersionLag,
+    SplitBy::kPlace,  SplitBy::kAdvantageSign, SplitBy::kTurn};
 std::string_view SplitName(SplitBy by);  // "length", ...
 
 // The buckets of kLength, for other tables over completions; "1-15" is bucket 0.

@@ -20,6 +20,7 @@ constexpr MethodRoles kTable[] = {
     {"/tandem.rollout.v1.RolloutService/GenerateGroup", kSamplers},
     {"/tandem.rollout.v1.RolloutService/Score", kSamplers},
     {"/tandem.rollout.v1.RolloutService/AbortGroup", kSamplers},
+    {"/tandem.rollout.v1.RolloutService/ContinueCompletion", kSamplers},
     {"/tandem.rollout.v1.RolloutService/GetInfo", kReaders},
     {"/tandem.weights.v1.WeightService/InitTransfer", kTrainerOnly},
     {"/tandem.weights.v1.WeightService/BeginUpdate", kTrainerOnly},

@@ -58,6 +58,7 @@ absl::StatusOr<Attribution> AttributeCapture(Capture given, AttributionOptions o
   result.by_sequence = ComputeDriftMetrics(record, offpolicy::ClusterBy::kSequence, bootstrap);
   result.by_group = ComputeDriftMetrics(record, offpolicy::ClusterBy::kGroup, bootstrap);
   for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {
+    if (by == offpolicy::SplitBy::kTurn && record.turn.empty()) continue;
     result.splits.emplace_back(by, BucketDrift(record, by, bootstrap));
   }
   result.token_parts = SplitTokens(result.ablation);

@@ -87,8 +87,9 @@ void CheckRecord(const Capture& capture, std::vector<ConsistencyFinding>& findin
       "have no behaviour log-prob (not finite, or a stand-in like -9999): drop such rows, never "
       "floor them",
       [&](size_t t) {
-        return !std::isfinite(capture.behaviour_logprobs[t]) ||
-               capture.behaviour_logprobs[t] < kLeastLogprob;
+        return capture.is_drawn(static_cast<int64_t>(t)) &&
+               (!std::isfinite(capture.behaviour_logprobs[t]) ||
+                capture.behaviour_logprobs[t] < kLeastLogprob);
       },
       findings);
   AddIfAny(

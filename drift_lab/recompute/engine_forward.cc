@@ -39,6 +39,15 @@ void EngineScores::Take(const rollout::SequenceScore& other, int64_t begin, int6
   std::copy(other.ranks.begin() + begin, other.ranks.begin() + end, ranks.begin() + to);
 }
 
+void EngineScores::LeaveOutGiven(const Capture& capture, int64_t completion) {
+  for (int64_t t = capture.begin_of(completion); t < capture.begin_of(completion + 1); ++t) {
+    if (capture.is_drawn(t)) continue;
+    const auto place = static_cast<size_t>(t);
+    for (const auto column : kColumns) (this->*column)[place] = kNotAsked;
+    ranks[place] = -1;
+  }
+}
+
 absl::StatusOr<std::unique_ptr<EngineForward>> EngineForward::Create(
     const std::string& model_directory, ComputeDType dtype, int64_t longest, int64_t num_threads) {
   rollout::EngineOptions options;
@@ -79,6 +88,7 @@ absl::StatusOr<EngineScores> EngineForward::Score(const Capture& capture,
     for (size_t i = 0; i < pending.size(); ++i) {
       scores.Take(results[i], sequences[i].num_prompt_tokens, std::ssize(sequences[i].ids),
                   capture.begin_of(pending[i]));
+      scores.LeaveOutGiven(capture, pending[i]);
       done += std::ssize(capture.ids(pending[i]));
     }
     pending.clear();

@@ -25,12 +25,14 @@ namespace tandem::drift {
 using PassProgress = std::function<void(const std::string& what, double done)>;
 
 // The columns of a SequenceScore for all tokens of a capture, [T]; NaN (ranks: -1) for tokens that
-// were not asked for. raw_logprobs and margins are left empty.
+// were not asked for, or were given to the model between two turns. raw_logprobs and margins are left empty.
 struct EngineScores : rollout::SequenceScore {
   EngineScores() = default;
   explicit EngineScores(int64_t num_tokens);
   // Copies the elements [begin, end) of `other` to the places from `to` on.
   void Take(const rollout::SequenceScore& other, int64_t begin, int64_t end, int64_t to);
+  // Tokens of a completion that were given between two turns count as not asked for.
+  void LeaveOutGiven(const offpolicy::Capture& capture, int64_t completion);
 };
 
 // Inputs of the forward pass that differ from the capture's.

@@ -158,6 +158,11 @@ absl::StatusOr<TrainerScores> TrainerForward::ScoreIn(const ScoreWay& way, const
       const int64_t to = capture.begin_of(s);
       std::copy(logprobs + segment.begin, logprobs + segment.end, scores.logprobs.begin() + to);
       std::copy(entropies + segment.begin, entropies + segment.end, scores.entropies.begin() + to);
+      for (int64_t t = to; t < capture.begin_of(s + 1); ++t) {
+        if (capture.is_drawn(t)) continue;
+        scores.logprobs[static_cast<size_t>(t)] = scores.entropies[static_cast<size_t>(t)] =
+            std::numeric_limits<float>::quiet_NaN();
+      }
       done += segment.end - segment.begin;
     }
     progress(done);

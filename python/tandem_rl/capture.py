@@ -1,4 +1,4 @@
-"""Tandem's own captures, directories of formats 1 and 2 (docs/run_directory.md), as Records. Needs numpy alone."""
+"""Tandem's own captures, directories of formats 1, 2 and 4 (docs/run_directory.md), as Records. Needs numpy alone."""
 from __future__ import annotations
 
 import json
@@ -60,8 +60,8 @@ def read_manifest(path: pathlib.Path) -> dict[str, Any]:
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != "tandem-capture":
         raise RecordsError(f'{file}: not the manifest of a capture ("format" must be "tandem-capture")')
-    if manifest.get("format_version") not in (1, 2):
-        raise RecordsError(f"{file}: format_version {manifest.get('format_version')}, this program reads 1 and 2")
+    if manifest.get("format_version") not in (1, 2, 4):
+        raise RecordsError(f"{file}: format_version {manifest.get('format_version')}, this program reads 1, 2 and 4")
     return manifest
 
 
@@ -89,7 +89,9 @@ def check_columns(path: pathlib.Path, columns: dict[str, NDArray[Any]]) -> None:
         values = columns[offsets]
         if len(values) != entries or values[0] != 0 or values[-1] != end or np.any(np.diff(values) < 0):
             raise RecordsError(f"{path}: column {offsets} does not rise from 0 to {end} in {entries} entries")
-    for name in (*PER_TOKEN, "weight_version"):
+    if "turn" in columns and columns["turn"].dtype != np.dtype("<i4"):
+        raise RecordsError(f"{path}: column turn must be I32 of one dimension")
+    for name in (*PER_TOKEN, "weight_version", *({"turn"} & columns.keys())):
         if len(columns[name]) != num_tokens:
             raise RecordsError(f"{path}: column {name}: expected {num_tokens} elements, found {len(columns[name])}")
 
@@ -110,7 +112,8 @@ def header_of(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_capture(path: Path) -> Records:
-    """A capture directory as Records: one row a completion, its prompt first. A masked completion is not drawn."""
+    """A capture directory as Records: one row a completion, its prompt first. A masked completion is not drawn, nor is
+    what was given to the model between two turns."""
     path = pathlib.Path(path)
     manifest = read_manifest(path)
     check_digest(path / "tensors.safetensors", manifest)
@@ -121,17 +124,17 @@ def read_capture(path: Path) -> Records:
     for completion, group in enumerate(columns["group"]):
         tokens = slice(*columns["token_offsets"][completion:completion + 2])
         prompt = columns["prompt_ids"][slice(*columns["prompt_offsets"][group:group + 2])]
-        is_drawn = not columns["masked"][completion]
-        num_drawn = tokens.stop - tokens.start
+        is_kept = not columns["masked"][completion]
+        drawn = columns["turn"][tokens] != 0 if "turn" in columns else np.full(tokens.stop - tokens.start, True)
         parts["ids"] += [prompt, columns["token_ids"][tokens]]
-        parts["drawn"] += [np.zeros(len(prompt), bool), np.full(num_drawn, is_drawn)]
+        parts["drawn"] += [np.zeros(len(prompt), bool), drawn & is_kept]
         for source, name in PER_TOKEN.items():
             parts[name] += [np.full(len(prompt), np.nan, np.float32), columns[source][tokens]]
-        offsets.append(offsets[-1] + len(prompt) + num_drawn)
-        spans = tuple((int(version), len(list(same))) for version, same in groupby(columns["weight_version"][tokens]))
+        offsets.append(offsets[-1] + len(prompt) + len(drawn))
+        spans = tuple((int(version), len(list(same))) for version, same in groupby(columns["weight_version"][tokens][drawn]))
         facts.append(RowFacts(
             group_id=str(columns["group_id"][group]), reward=float(columns["reward"][completion]), step=manifest["step"],
-            finish_reason=FINISH.get(int(columns["finish"][completion])), spans=spans if is_drawn else (),
+            finish_reason=FINISH.get(int(columns["finish"][completion])), spans=spans if is_kept else (),
             proximal_version=manifest["proximal_version"]))
     joined = {name: np.concatenate([np.empty(0, np.float32), *values]) for name, values in parts.items()
               if name in PER_TOKEN.values()}

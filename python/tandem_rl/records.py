@@ -1,5 +1,5 @@
 """Records: what two engines say of the same tokens. The reader of capture format 3, JSON lines and Parquet
-(docs/records.md), and of Tandem's own captures of formats 1 and 2 (docs/run_directory.md)."""
+(docs/records.md), and of Tandem's own captures of formats 1, 2 and 4 (docs/run_directory.md)."""
 from __future__ import annotations
 
 import pathlib
@@ -79,6 +79,16 @@ class Records:
         return np.arange(len(self.token_ids)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
 
     @property
+    def turn(self) -> NDArray[np.int64]:
+        """[N] the turn that drew the token: 1 for the first run of drawn tokens in its row, and so on; 0: not drawn."""
+        begins = self.drawn.copy()
+        begins[1:] &= ~self.drawn[:-1]
+        starts = self.offsets[:-1][np.diff(self.offsets) > 0]
+        begins[starts] = self.drawn[starts]
+        ended = np.concatenate([[0], np.cumsum(begins)])  # [N + 1] turns that began before a token, over all rows
+        return np.where(self.drawn, ended[1:] - np.repeat(ended[self.offsets[:-1]], np.diff(self.offsets)), 0)
+
+    @property
     def delta(self) -> NDArray[np.float64]:
         """[N] proximal minus behaviour log-prob, nats; NaN where a side has no value and where nothing was drawn."""
         behaviour, proximal = self.column("behaviour_logprobs"), self.column("proximal_logprobs")
@@ -112,7 +122,8 @@ class Records:
             yield given
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One line per token: row, position, token_id, drawn, the columns, delta, weight_version, group_id, step, reward."""
+        """One line per token: row, position, token_id, drawn, turn, the columns, delta, weight_version, group_id, step,
+        reward."""
         import pandas
 
         versions = np.full(len(self.token_ids), np.nan)
@@ -126,7 +137,7 @@ class Records:
         per_row = {name: pandas.Series(values).take(row_of_token).to_numpy() for name, values in facts_of.items()
                    if any(value is not None for value in values)}
         return pandas.DataFrame({"row": row_of_token, "position": self.position, "token_id": self.token_ids, "drawn": self.drawn,
-                                 **self.columns, "delta": self.delta, "weight_version": versions, **per_row})
+                                 "turn": self.turn, **self.columns, "delta": self.delta, "weight_version": versions, **per_row})
 
 
 class RecordsBuilder:
@@ -177,7 +188,7 @@ class RecordsBuilder:
 
 
 def read_records(path: Path) -> Records:
-    """Reads a file of format 3 or a capture directory of formats 1 and 2.
+    """Reads a file of format 3 or a capture directory of formats 1, 2 and 4.
 
     Raises FileNotFoundError, or RecordsError, whose message says file, line or row, field, what was expected and found.
     """

@@ -1,4 +1,4 @@
-"""Captures of formats 1 and 2, as Tandem's runs write them: the columns, the manifest and the faults."""
+"""Captures of formats 1, 2 and 4, as Tandem's runs write them: the columns, the manifest and the faults."""
 import json
 import os
 import pathlib
@@ -32,7 +32,7 @@ def columns_of(version):
         "prefix_cached": np.zeros(5, np.uint8)}
     supports = {1: {"support_ids": np.empty(0, np.int32), "support_offsets": np.zeros(6, np.int64)},
                 2: {"packed_support": np.empty(0, np.uint8), "packed_support_offsets": np.zeros(6, np.int64)}}
-    return {**columns, **supports[version]}
+    return {**columns, **supports[min(version, 2)]}
 
 
 def write_capture(path, version, **changes):
@@ -66,6 +66,20 @@ def test_a_capture_becomes_rows_with_their_prompts(tmp_path, version):
     assert records.num_given["proximal_logprobs"] == 4
 
 
+def test_given_tokens_of_a_capture_are_not_drawn(tmp_path):
+    """One completion of five tokens: two turns with a given token between them."""
+    changes = {"group": np.array([0], np.int32), "completion_index": np.array([0], np.int32), "token_offsets": np.array([0, 5]),
+               "reward": np.ones(1), "masked": np.zeros(1, np.uint8), "finish": np.ones(1, np.uint8),
+               "token_hash": np.array([5]), "seed": np.array([1]), "turn": np.array([1, 1, 0, 2, 2], np.int32),
+               "behaviour_logprobs": np.array([-1, -2, NAN, -4, -5], np.float32)}
+    records = tandem_rl.read_records(write_capture(tmp_path / "capture", 4, **changes))
+    assert records.drawn.tolist() == [0, 0, 1, 1, 0, 1, 1]
+    assert records.turn.tolist() == [0, 0, 1, 1, 0, 2, 2]
+    assert records.rows[0].spans == ((12, 1), (13, 3))
+    assert records.num_given["behaviour_logprobs"] == 4
+    np.testing.assert_array_equal(np.isnan(records.delta), [1, 1, 0, 0, 1, 0, 0])
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_capture_is_written_as_a_file_of_format_3(tmp_path, version):
     capture = write_capture(tmp_path / "capture", version)
@@ -90,7 +104,7 @@ def test_a_fault_of_a_capture_is_named(tmp_path):
     capture = write_capture(tmp_path / "e", 2)
     manifest = json.loads((capture / "manifest.json").read_text())
     (capture / "manifest.json").write_text(json.dumps({**manifest, "format_version": 9}))
-    with pytest.raises(tandem_rl.RecordsError, match="format_version 9, this program reads 1 and 2"):
+    with pytest.raises(tandem_rl.RecordsError, match="format_version 9, this program reads 1, 2 and 4"):
         tandem_rl.read_records(capture)
     (capture / "manifest.json").write_text(json.dumps({**manifest, "columns_digest": "00"}))
     with pytest.raises(tandem_rl.RecordsError, match="cut short or changed"):

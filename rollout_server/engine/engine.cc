@@ -25,6 +25,7 @@
 #include "rollout_server/engine/schedule/scheduler.h"
 #include "rollout_server/engine/schedule/stop_ids.h"
 #include "rollout_server/engine/scorer.h"
+#include "rollout_server/engine/turns.h"
 #include "rollout_server/faults/fault_hooks.h"
 
 namespace tandem::rollout {
@@ -40,6 +41,11 @@ absl::StatusOr<std::unique_ptr<TokenRunner>> MakeRunner(const ModelConfig& confi
     return ResourceExhausted("no memory for a KV cache of ", options.kv_capacity_tokens,
                              " tokens: lower engine.kv_capacity_tokens");
   }
+}
+
+// The tokens of the turn under way; of a completion of one turn, all.
+std::span<const int32_t> IdsOfTurn(const Sequence& sequence) {
+  return std::span(sequence.completion.token_ids).subspan(sequence.turn_begin);
 }
 
 // A stop string that the matcher has not seen yet when the completion ends for another reason.
@@ -96,11 +102,14 @@ class PagedEngine final : public Engine {
     TANDEM_RETURN_IF_ERROR(check_ids(request.sampling.stop_token_ids, "sampling.stop_token_ids"));
     TANDEM_RETURN_IF_ERROR(
         CheckSomethingIsLeft(request.sampling, config().eos_token_ids, config().vocab_size));
-    const int64_t total = prompt + request.sampling.max_new_tokens;
+    TANDEM_RETURN_IF_ERROR(CheckTurns(request));
+    const int64_t total = prompt + request.max_completion_tokens();
     if (total > config().max_position_embeddings) {
-      return InvalidArgument(
-          "prompt of ", prompt, " tokens + max_new_tokens ", request.sampling.max_new_tokens, " = ",
-          total, " is over the context of ", config().max_position_embeddings, " tokens");
+      return InvalidArgument("prompt of ", prompt, " tokens + ",
+                             request.turns ? "turns.max_completion_tokens " : "max_new_tokens ",
+                             request.max_completion_tokens(), " = ", total,
+                             " is over the context of ", config().max_position_embeddings,
+                             " tokens");
     }
     const int64_t blocks = Scheduler::WorstCaseBlocks(request);
     if (blocks > scheduler_.blocks().num_blocks()) {
@@ -132,14 +141,34 @@ class PagedEngine final : public Engine {
       unfinished.push_back(s.get());
     }
     for (Sequence* s : unfinished) {
-      const absl::Status emitted = Emit(s, FinishReason::kStoppedEarly, events);
-      if (emitted.ok()) continue;
-      FailedGroups failed;
-      failed.Add(*s, GroupFailure::kText, emitted);
-      EndFailed(failed, events);
-      return events;
+      if (!EmitOrFail(s, FinishReason::kStoppedEarly, events)) return events;
     }
     std::get<GroupFinished>(events.back()).incomplete = true;
+    return events;
+  }
+
+  absl::StatusOr<std::vector<EngineEvent>> Continue(GroupKey key,
+                                                    const TurnAnswer& answer) override {
+    std::vector<EngineEvent> events;
+    const RunningGroup* group = scheduler_.FindRunning(key);
+    if (group == nullptr) return NotFound("the group does not run any more");
+    const auto member = std::ranges::find_if(
+        group->sequences, [&](const auto& one) { return one->completion.index == answer.index; });
+    if (member == group->sequences.end()) {
+      return NotFound("the group has no completion ", answer.index);
+    }
+    Sequence* const sequence = member->get();
+    TANDEM_ASSIGN_OR_RETURN(const bool is_new, CheckAnswer(*sequence, answer, config().vocab_size));
+    if (!is_new) return events;
+    if (answer.finish) {
+      sequence->completion.wait_seconds += MonotonicSeconds() - sequence->last_token_at;
+      EmitOrFail(sequence, sequence->completion.finish_reason, events);
+      return events;
+    }
+    AppendGiven(*sequence, answer.token_ids, MonotonicSeconds());
+    counted_.num_tokens_given += answer.token_ids.size();
+    MatchStopStrings(*sequence);
+    scheduler_.Continue(sequence);
     return events;
   }
 
@@ -259,6 +288,11 @@ class PagedEngine final : public Engine {
     EngineStats stats = counted_;
     stats.num_groups_waiting = s.num_waiting();
     stats.num_groups_running = s.num_running();
+    for (const auto& group : s.running()) {
+      if (!group->request.turns.has_value()) continue;
+      stats.num_completions_waiting += std::ranges::count_if(
+          group->sequences, [](const auto& one) { return one->waits && !one->finished; });
+    }
     stats.kv_used_tokens = s.blocks().num_held() * KvBlockPool::kBlockTokens;
     stats.kv_capacity_tokens = s.blocks().num_blocks() * KvBlockPool::kBlockTokens;
     stats.num_preemptions = s.stats().num_preemptions;
@@ -276,21 +310,32 @@ class PagedEngine final : public Engine {
     return std::move(spare_);
   }
 
-  // Why the sequence ends with its last token; none when it goes on. Sets `text` for a stop string.
+  absl::Status CheckTurns(const GroupRequest& request) const {
+    if (!request.turns.has_value()) return absl::OkStatus();
+    if (options_.faults.retokenise) {
+      return Unimplemented(
+          "several turns with the injected fault retokenise: its ids have other "
+          "segments than those that were sampled");
+    }
+    return ValidateTurns(*request.turns);
+  }
+
+  // Why the turn ends with its last token; none when it goes on. Sets `text` for a stop string.
   absl::StatusOr<std::optional<FinishReason>> FinishReasonOf(Sequence& sequence) const {
     FinishedCompletion& completion = sequence.completion;
     const SamplingParams& sampling = sequence.sampling();
     if (sequence.group->stop_ids.Has(completion.token_ids.back())) return FinishReason::kStop;
     if (sequence.stop) {
-      TANDEM_ASSIGN_OR_RETURN(const std::optional<size_t> at,
-                              sequence.stop->Check(completion.token_ids));
+      const std::span<const int32_t> turn = IdsOfTurn(sequence);
+      TANDEM_ASSIGN_OR_RETURN(const std::optional<size_t> at, sequence.stop->Check(turn));
       if (at) {
-        TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(tokenizer(), completion.token_ids));
+        TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(tokenizer(), turn));
         completion.text.resize(*at);
         return FinishReason::kStopString;
       }
     }
-    if (static_cast<int32_t>(completion.token_ids.size()) >= sampling.max_new_tokens) {
+    if (sequence.turn_size() >= sampling.max_new_tokens ||
+        completion.num_tokens() >= sequence.group->request.max_completion_tokens()) {
       return FinishReason::kLength;
     }
     return std::nullopt;
@@ -298,29 +343,44 @@ class PagedEngine final : public Engine {
 
   // The group's first tokens were sampled.
   void StartMembers(RunningGroup& group, std::vector<EngineEvent>& events) const {
-    const std::vector<std::string>& stop_strings = group.request.sampling.stop_strings;
-    if (!stop_strings.empty()) {
-      const auto decode = [this](std::span<const int32_t> ids) {
-        return CompletionText(tokenizer(), ids);
-      };
-      for (const auto& sequence : group.sequences) {
-        sequence->stop = std::make_shared<StopMatcher>(decode, stop_strings);
-      }
-    }
+    for (const auto& sequence : group.sequences) MatchStopStrings(*sequence);
     events.push_back(GroupDecoding{group.request.key});
   }
 
-  // Moves a finished completion to `events` and frees its blocks. After an error the sequence is as
-  // it was.
-  absl::Status Emit(Sequence* sequence, FinishReason reason, std::vector<EngineEvent>& events) {
-    FinishedCompletion& completion = sequence->completion;
+  // Looks for the stop strings in the turn that begins.
+  void MatchStopStrings(Sequence& sequence) const {
+    const std::vector<std::string>& stop_strings = sequence.group->request.sampling.stop_strings;
+    if (stop_strings.empty()) return;
+    const auto decode = [this](std::span<const int32_t> ids) {
+      return CompletionText(tokenizer(), ids);
+    };
+    sequence.stop = std::make_shared<StopMatcher>(decode, stop_strings);
+  }
+
+  // Sets why the turn ended, and its text.
+  absl::Status EndTurn(Sequence& sequence, FinishReason reason) const {
+    FinishedCompletion& completion = sequence.completion;
     completion.finish_reason = reason;
     if (reason != FinishReason::kStopString) {
-      std::span<const int32_t> shown = completion.token_ids;
+      std::span<const int32_t> shown = IdsOfTurn(sequence);
       if (reason == FinishReason::kStop) shown = shown.first(shown.size() - 1);
       TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(tokenizer(), shown));
-      if (sequence->stop) CutAtStopString(*sequence->stop, completion);
+      if (sequence.stop) CutAtStopString(*sequence.stop, completion);
     }
+    CloseTurn(sequence);
+    return absl::OkStatus();
+  }
+
+  // Moves a completion, whose last turn has ended, to `events` and frees its blocks. After an error
+  // its blocks are still held.
+  absl::Status Emit(Sequence* sequence, std::vector<EngineEvent>& events) {
+    FinishedCompletion& completion = sequence->completion;
+    if (sequence->turn_begin > 0) {
+      const auto before = std::span(completion.token_ids).first(sequence->turn_begin);
+      TANDEM_ASSIGN_OR_RETURN(std::string text, CompletionText(tokenizer(), before));
+      completion.text.insert(0, text);
+    }
+    if (completion.segments.size() == 1) completion.segments.clear();  // one turn, as without any
     const GroupRequest& request = sequence->group->request;
     if (faults_) {
       TANDEM_RETURN_IF_ERROR(faults_->SpoilRecord(request.sampling.seed, tokenizer(), completion));
@@ -333,10 +393,33 @@ class PagedEngine final : public Engine {
     return absl::OkStatus();
   }
 
+  // Ends a turn, or has ended it already, and emits its completion. False: its group failed.
+  bool EmitOrFail(Sequence* sequence, FinishReason reason, std::vector<EngineEvent>& events) {
+    absl::Status emitted;
+    const bool has_begun = sequence->turn_begin == 0 || sequence->turn_size() > 0;
+    if (!sequence->waits && !has_begun) DropGiven(*sequence);
+    if (sequence->waits || !has_begun) {
+      sequence->completion.finish_reason = reason;
+    } else {
+      emitted = EndTurn(*sequence, reason);
+    }
+    if (emitted.ok()) emitted = Emit(sequence, events);
+    if (emitted.ok()) return true;
+    FailedGroups failed;
+    failed.Add(*sequence, GroupFailure::kText, emitted);
+    EndFailed(failed, events);
+    return false;
+  }
+
   // Call after a token was added.
   absl::Status EmitIfEnded(Sequence* sequence, std::vector<EngineEvent>& events) {
     TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason, FinishReasonOf(*sequence));
-    return reason ? Emit(sequence, *reason, events) : absl::OkStatus();
+    if (!reason) return absl::OkStatus();
+    TANDEM_RETURN_IF_ERROR(EndTurn(*sequence, *reason));
+    if (!GoesOn(*sequence)) return Emit(sequence, events);
+    scheduler_.Wait(sequence);
+    events.push_back(TurnFinished{sequence->group->request.key, MakeFinishedTurn(*sequence)});
+    return absl::OkStatus();
   }
 
   void EndFailed(const FailedGroups& failed, std::vector<EngineEvent>& events) {

@@ -36,6 +36,8 @@ struct EngineStats {
   int64_t kv_capacity_tokens = 0;
   uint64_t num_tokens_sampled = 0;
   uint64_t num_prompt_tokens_computed = 0;
+  uint64_t num_tokens_given = 0;        // to completions of several turns, between two of them
+  int64_t num_completions_waiting = 0;  // between two turns, for those
   // Over all steps: the least they had to read and to multiply, and how long they took.
   double step_bytes = 0, step_flops = 0, step_seconds = 0;
   uint64_t num_steps = 0;
@@ -59,9 +61,11 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Could this group ever run here?
-  //   INVALID_ARGUMENT  ValidateSampling; empty prompt; an id outside the vocabulary; prompt +
-  //                     max_new_tokens over the context; worst case over the KV capacity; more
-  //                     completions than max_batch_sequences; CheckSomethingIsLeft
+  //   INVALID_ARGUMENT  ValidateSampling, ValidateTurns; empty prompt; an id outside the
+  //                     vocabulary; prompt + the longest completion over the context; worst case
+  //                     over the KV capacity; more completions than max_batch_sequences;
+  //                     CheckSomethingIsLeft
+  //   UNIMPLEMENTED     several turns with the fault `retokenise`
   virtual absl::Status Validate(const GroupRequest& request) const = 0;
 
   // Queues a group that Validate accepts (else its error), by priority and then by arrival.
@@ -77,6 +81,14 @@ class Engine {
   // tokens that they have. Nothing when the key is unknown or a member has no token yet.
   virtual std::vector<EngineEvent> StopEarly(GroupKey key) = 0;
 
+  // Goes on with, or finishes, a completion that waits between two turns (TurnFinished). Returns the
+  // events of a finished one. An answer that was given before changes nothing.
+  //   NOT_FOUND  no such group runs, or it has no such completion
+  //   the errors of CheckAnswer (turns.h)
+  virtual absl::StatusOr<std::vector<EngineEvent>> Continue(GroupKey key,
+                                                            const TurnAnswer& answer) = 0;
+
+  // Whether a step has something to compute: not while all groups that run wait for answers.
   virtual bool HasWork() const = 0;
 
   // One step: plan, build inputs, run, sample, commit. Call only while HasWork(). A group that

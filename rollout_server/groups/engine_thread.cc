@@ -80,6 +80,19 @@ void EngineThread::StopEarly(GroupKey key) {
   });
 }
 
+void EngineThread::Continue(GroupKey key, TurnAnswer answer,
+                            std::function<void(absl::Status)> done) {
+  Post([this, key, answer = std::move(answer), done = std::move(done)](Engine* engine) {
+    absl::StatusOr<std::vector<EngineEvent>> events = Stopped();
+    if (engine) events = engine->Continue(key, answer);
+    absl::Status status = events.status();
+    if (events.ok() && !events->empty() && callbacks_.on_events) {
+      callbacks_.on_events(*std::move(events));
+    }
+    done(std::move(status));
+  });
+}
+
 absl::Status EngineThread::TakeScorePlace(bool is_owner) {
   MutexLock lock(&mu_);
   if (owners_scores_ + others_scores_ >= kMaxWaitingScores) {

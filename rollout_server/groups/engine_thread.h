@@ -79,6 +79,10 @@ class EngineThread : public WeightSink {
   // rejected.
   void StopEarly(GroupKey key);
 
+  // Engine::Continue, whose events go to the callbacks. `done` runs on the engine thread after them.
+  //   UNAVAILABLE  the engine has stopped
+  void Continue(GroupKey key, TurnAnswer answer, std::function<void(absl::Status)> done);
+
   // Scores are computed slice by slice, in turn. While the owner wants scores, every second slice
   // is one of its own, however many others wait. While groups decode, all scores together take at
   // most half of the time, and no command waits for more than a slice. `done` runs on the engine

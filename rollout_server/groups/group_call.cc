@@ -10,7 +10,9 @@ namespace tandem::rollout {
 GroupCall::Item GroupCall::Next(size_t* cursor) const {
   MutexLock lock(&mu_);
   if (!error_.ok()) return error_;
-  if (*cursor < completions_.size()) return completions_[(*cursor)++];
+  if (*cursor < parts_.size()) {
+    return std::visit([](const auto& part) -> Item { return part; }, parts_[(*cursor)++]);
+  }
   if (report_) return *report_;
   return Nothing{};
 }
@@ -19,19 +21,22 @@ GroupCall::Item GroupCall::NextWhenWhole(size_t* cursor) const {
   MutexLock lock(&mu_);
   if (!error_.ok()) return error_;
   if (!report_) return Nothing{};
-  if (*cursor == completions_.size()) return *report_;
-  const auto first = std::ranges::min_element(
-      completions_, {}, [](const CompletionPtr& completion) { return completion->index; });
-  const auto wanted = (*first)->index + static_cast<int32_t>((*cursor)++);
-  for (const CompletionPtr& completion : completions_) {
-    if (completion->index == wanted) return completion;
+  if (*cursor == parts_.size()) return *report_;
+  const auto index_of = [](const auto& part) {
+    return std::visit([](const auto& one) { return one->index; }, part);
+  };
+  const int32_t first = index_of(*std::ranges::min_element(parts_, {}, index_of));
+  const auto wanted = first + static_cast<int32_t>((*cursor)++);
+  for (const auto& part : parts_) {
+    const auto* const completion = std::get_if<CompletionPtr>(&part);
+    if (completion != nullptr && (*completion)->index == wanted) return *completion;
   }
   return Internal("a group ended without one of its completions");
 }
 
-void GroupCall::Append(CompletionPtr completion) {
+void GroupCall::Append(std::variant<CompletionPtr, TurnPtr> part) {
   MutexLock lock(&mu_);
-  completions_.push_back(std::move(completion));
+  parts_.push_back(std::move(part));
 }
 
 void GroupCall::End(GroupReport report) {
@@ -43,7 +48,7 @@ void GroupCall::End(absl::Status error) {
   MutexLock lock(&mu_);
   if (!error_.ok() || report_) return;
   error_ = std::move(error);
-  completions_.clear();  // nobody reads them any more
+  parts_.clear();  // nobody reads them any more
 }
 
 void GroupCall::AddListener(std::shared_ptr<GroupListener> listener) {

@@ -73,6 +73,7 @@ class GroupListener {
 };
 
 using CompletionPtr = std::shared_ptr<const FinishedCompletion>;
+using TurnPtr = std::shared_ptr<const FinishedTurn>;
 
 // Everything one group has given so far, for one or more callers. GroupRegistry appends; each
 // caller reads at its own pace with a cursor, so a caller that joins late gets all of it again.
@@ -81,17 +82,17 @@ using CompletionPtr = std::shared_ptr<const FinishedCompletion>;
 class GroupCall {
  public:
   struct Nothing {};  // wait for OnProgress
-  using Item = std::variant<Nothing, CompletionPtr, GroupReport, absl::Status>;
+  using Item = std::variant<Nothing, CompletionPtr, TurnPtr, GroupReport, absl::Status>;
 
-  // The item after the first `*cursor` completions; advances the cursor past a completion. A
+  // The item after the first `*cursor` completions and turns; advances the cursor past one. A
   // report or an error is the last item.
   Item Next(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // The same for a caller that wants nothing before the group is whole; completions then come by
-  // index.
+  // index. For groups of one turn.
   Item NextWhenWhole(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  void Append(CompletionPtr completion) ABSL_LOCKS_EXCLUDED(mu_);
+  void Append(std::variant<CompletionPtr, TurnPtr> part) ABSL_LOCKS_EXCLUDED(mu_);
   void End(GroupReport report) ABSL_LOCKS_EXCLUDED(mu_);
   void End(absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);  // a second End is ignored
 
@@ -104,7 +105,7 @@ class GroupCall {
 
  private:
   mutable Mutex mu_;
-  std::vector<CompletionPtr> completions_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::variant<CompletionPtr, TurnPtr>> parts_ ABSL_GUARDED_BY(mu_);
   std::optional<GroupReport> report_ ABSL_GUARDED_BY(mu_);
   absl::Status error_ ABSL_GUARDED_BY(mu_);
   // Shared with the RPC that listens: either side may let go last.

@@ -432,7 +432,7 @@ void GroupRegistry::OnResumed() {
 
 void GroupRegistry::Count(const FinishedCompletion& completion, Entry* entry) {
   GroupReport& report = entry->report;
-  const auto num_tokens = static_cast<int64_t>(completion.token_ids.size());
+  const int64_t num_tokens = completion.num_sampled();
   ++report.num_completions;
   report.num_tokens += num_tokens;
   report.longest_tokens = std::max(report.longest_tokens, num_tokens);
@@ -459,6 +459,10 @@ void GroupRegistry::Apply(EngineEvent event, Listeners* told,
     return;
   }
   for (auto& listener : entry.call->listeners()) told->push_back(std::move(listener));
+  if (auto* turn = std::get_if<TurnFinished>(&event)) {
+    entry.call->Append(std::make_shared<const FinishedTurn>(std::move(turn->turn)));
+    return;
+  }
   if (auto* finished = std::get_if<CompletionFinished>(&event)) {
     Count(finished->completion, &entry);
     finished->completion.charge.Add(static_cast<int64_t>(finished->completion.text.size()));
@@ -547,6 +551,12 @@ std::optional<GroupName> GroupRegistry::FindName(GroupKey key) const {
   const auto found = entries_.find(key);
   if (found == entries_.end()) return std::nullopt;
   return found->second.name;
+}
+
+std::optional<GroupKey> GroupRegistry::FindKey(const std::string& run_id, int64_t group_id,
+                                               const std::string& caller) const {
+  MutexLock lock(&mu_);
+  return FindInFlight(run_id, group_id, caller);
 }
 
 GroupRegistry::Counts GroupRegistry::counts() const {

@@ -112,8 +112,10 @@ class GroupRegistry {
 
   const std::shared_ptr<ByteMeter>& memory() const { return memory_; }  // what groups hold
 
-  // The name of a group in flight; none once it has ended.
+  // The name of a group in flight, and the key of one of `caller`; none once it has ended.
   std::optional<GroupName> FindName(GroupKey key) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<GroupKey> FindKey(const std::string& run_id, int64_t group_id,
+                                  const std::string& caller) const ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Counts {
     int64_t queued = 0;  // held back or waiting for the engine

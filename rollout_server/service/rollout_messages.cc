@@ -4,6 +4,7 @@
 #include "common/rpc/refusal.h"
 #include "common/weights/digest.h"
 #include "proto/rollout.pb.h"
+#include "rollout_server/engine/turns.h"
 #include "rollout_server/groups/ownership.h"
 
 namespace tandem::rollout {
@@ -55,15 +56,30 @@ constexpr int64_t kTopLogprobWireBytes = 5 + 4;
 
 // Whether the longest possible completion could be sent without supports. Its real length, and the
 // size of its supports, are known only at its end.
-absl::Status CheckLargestCompletion(const SamplingParams& sampling) {
-  const int64_t token_bytes = kTokenWireBytes + sampling.top_logprobs * kTopLogprobWireBytes;
-  if (sampling.max_new_tokens * token_bytes <= rpc::kMaxMessageBytes) return absl::OkStatus();
+absl::Status CheckLargestCompletion(const GroupRequest& request) {
+  const int32_t top_logprobs = request.sampling.top_logprobs;
+  const int64_t longest = request.max_completion_tokens();
+  const int64_t bytes = longest * (kTokenWireBytes + top_logprobs * kTopLogprobWireBytes);
+  if (bytes <= rpc::kMaxMessageBytes) return absl::OkStatus();
   return rpc::Refused(
       rpc::Refusal::kTooLarge,
-      InvalidArgument("a completion of sampling.max_new_tokens = ", sampling.max_new_tokens,
-                      " with sampling.top_logprobs = ", sampling.top_logprobs, " takes up to ",
-                      sampling.max_new_tokens * token_bytes, " bytes, a message at most ",
-                      rpc::kMaxMessageBytes, ": lower one of them"));
+      InvalidArgument("a completion of ",
+                      request.turns ? "turns.max_completion_tokens" : "sampling.max_new_tokens",
+                      " = ", longest, " with sampling.top_logprobs = ", top_logprobs,
+                      " takes up to ", bytes, " bytes, a message at most ", rpc::kMaxMessageBytes,
+                      ": lower one of them"));
+}
+
+absl::Status TakeTurns(const v1::GenerateGroupRequest& request, GroupRequest& group) {
+  if (!request.has_turns()) return absl::OkStatus();
+  if (request.delivery() == v1::DELIVERY_GROUP) {
+    return InvalidArgument(
+        "delivery is DELIVERY_GROUP with turns: the end of a turn must be sent at once, so "
+        "DELIVERY_MEMBERS is wanted");
+  }
+  group.turns = TurnLimits{.max_turns = request.turns().max_turns(),
+                           .max_completion_tokens = request.turns().max_completion_tokens()};
+  return ValidateTurns(*group.turns);
 }
 
 // The largest index at which a group may begin. It is far below the range of int32, so that the
@@ -130,7 +146,8 @@ absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupReques
     submission.request.baseline = GreedyOf(submission.request.sampling);
   }
   TANDEM_RETURN_IF_ERROR(ValidateSampling(submission.request.sampling));
-  TANDEM_RETURN_IF_ERROR(CheckLargestCompletion(submission.request.sampling));
+  TANDEM_RETURN_IF_ERROR(TakeTurns(request, submission.request));
+  TANDEM_RETURN_IF_ERROR(CheckLargestCompletion(submission.request));
   const float penalty = request.sampling().repetition_penalty();
   if (penalty != 0 && penalty != 1) {
     return InvalidArgument("sampling.repetition_penalty is ", penalty,
@@ -188,6 +205,12 @@ void CompletionToWire(const FinishedCompletion& completion, const SamplingParams
   wire->set_text(completion.text);
   wire->set_decode_ms(completion.decode_seconds * 1e3);
   wire->set_longest_gap_ms(completion.longest_gap_seconds * 1e3);
+  wire->set_wait_ms(completion.wait_seconds * 1e3);
+  for (const Segment& segment : completion.segments) {
+    v1::Segment* const one = wire->add_segments();
+    one->set_given(segment.given);
+    one->set_num_tokens(segment.num_tokens);
+  }
   wire->set_token_hash(
       HashTokenIds(completion.hashed_ids.empty() ? completion.token_ids : completion.hashed_ids));
   wire->set_seed(sampling.seed);
@@ -214,6 +237,27 @@ absl::Status CheckMessage(const FinishedCompletion& completion, const SamplingPa
                         sampling.packed_support
                             ? ": ask for fewer tokens, or filters that leave fewer ids"
                             : ": ask for sampling.packed_support, or for fewer tokens"));
+}
+
+void TurnToWire(const FinishedTurn& turn, v1::Turn* wire) {
+  wire->set_index(turn.index);
+  wire->set_turn(turn.turn);
+  Append(turn.token_ids, wire->mutable_token_ids());
+  wire->set_finish_reason(ReasonToWire(turn.finish_reason));
+  wire->set_text(turn.text);
+  wire->set_num_tokens_left(turn.num_tokens_left);
+  wire->set_token_hash(HashTokenIds(turn.token_ids));
+}
+
+absl::StatusOr<TurnAnswer> AnswerFromWire(const v1::ContinueCompletionRequest& request) {
+  TurnAnswer answer = {.index = request.index(),
+                       .turn = request.turn(),
+                       .token_ids = {request.token_ids().begin(), request.token_ids().end()},
+                       .finish = request.finish()};
+  const uint64_t hash = HashTokenIds(answer.token_ids);
+  if (request.token_hash() == 0 || request.token_hash() == hash) return answer;
+  return InvalidArgument("token_hash is ", request.token_hash(), " but the ids hash to ", hash,
+                         ": they changed on the way");
 }
 
 void ReportToWire(const GroupReport& report, v1::GroupDone* wire) {

@@ -12,15 +12,18 @@
 
 namespace tandem::rollout::v1 {
 class Completion;
+class ContinueCompletionRequest;
 class GenerateGroupRequest;
 class GroupDone;
 class ScoreRequest;
 class SequenceScore;
+class Turn;
 }  // namespace tandem::rollout::v1
 
 namespace tandem::rollout {
 
-//   INVALID_ARGUMENT  sampling is missing or out of range; num_completions < 1; an empty prompt;
+//   INVALID_ARGUMENT  sampling or turns are missing or out of range; num_completions < 1; an empty
+//                     prompt; turns with DELIVERY_GROUP;
 //                     prompt_hash is not the prompt's; TOO_LARGE (common/rpc/refusal.h): the
 //                     longest completion of the request would not fit into a message
 absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupRequest& request);
@@ -32,6 +35,11 @@ void CompletionToWire(const FinishedCompletion& completion, const SamplingParams
 // Would the completion fit into a message?
 //   RESOURCE_EXHAUSTED  TOO_LARGE (common/rpc/refusal.h)
 absl::Status CheckMessage(const FinishedCompletion& completion, const SamplingParams& sampling);
+
+void TurnToWire(const FinishedTurn& turn, v1::Turn* wire);
+
+//   INVALID_ARGUMENT  token_hash is not that of token_ids
+absl::StatusOr<TurnAnswer> AnswerFromWire(const v1::ContinueCompletionRequest& request);
 
 void ReportToWire(const GroupReport& report, v1::GroupDone* wire);
 

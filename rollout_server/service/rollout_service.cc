@@ -125,6 +125,11 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
       CompletionToWire(**completion, sampling, response_.mutable_completion());
       writing_ = true;
       StartWrite(&response_);
+    } else if (const auto* turn = std::get_if<TurnPtr>(&item)) {
+      response_.mutable_turn()->Clear();
+      TurnToWire(**turn, response_.mutable_turn());
+      writing_ = true;
+      StartWrite(&response_);
     } else if (const auto* report = std::get_if<GroupReport>(&item)) {
       if (done_written_) return FinishOnce(grpc::Status::OK);
       ReportToWire(*report, response_.mutable_done());
@@ -247,6 +252,25 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* ContinueCompletion(grpc::CallbackServerContext* context,
+                                               const v1::ContinueCompletionRequest* request,
+                                               v1::ContinueCompletionResponse*) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const auto finish = [this, reactor](const absl::Status& status) {
+      if (!status.ok()) parts_.metrics->OnRejected(status);
+      reactor->Finish(rpc::ToGrpc(status));
+    };
+    absl::StatusOr<TurnAnswer> answer = AnswerFromWire(*request);
+    absl::StatusOr<GroupKey> key =
+        FindOwnGroup(ProofOf(*context, request->run_id()), request->group_id());
+    if (!answer.ok() || !key.ok()) {
+      finish(answer.ok() ? key.status() : answer.status());
+    } else {
+      parts_.engine->Continue(*key, *std::move(answer), finish);
+    }
+    return reactor;
+  }
+
   grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context, const v1::GetInfoRequest*,
                                     v1::GetInfoResponse* response) override {
     FillInfo(response);
@@ -291,18 +315,31 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     if (claim) parts_.groups->PutOthersBehind(claim->run_id, claim->caller);
   }
 
+  static absl::StatusOr<std::string> ScopeToActOn(const CallerProof& who) {
+    std::string caller = ScopeOf(who);
+    if (!caller.empty()) return caller;
+    return PermissionDenied(
+        "nobody can tell whose groups this caller may end or continue: show the secret that the "
+        "group was asked for with (metadata '",
+        rpc::kCallerSecretKey, "'), or cancel the GenerateGroup call");
+  }
+
   // A caller may end its own groups only.
   absl::StatusOr<bool> Abort(const CallerProof& who, const v1::AbortGroupRequest& request) {
     TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(who).status());
-    const std::string caller = ScopeOf(who);
-    if (caller.empty()) {
-      return PermissionDenied(
-          "nobody can tell whose groups this caller may end: show the secret that the group was "
-          "asked for with (metadata '",
-          rpc::kCallerSecretKey, "'), or cancel the GenerateGroup call");
-    }
+    TANDEM_ASSIGN_OR_RETURN(const std::string caller, ScopeToActOn(who));
     return request.finish_early() ? parts_.groups->StopEarly(who.run_id, request.group_id(), caller)
                                   : parts_.groups->Abort(who.run_id, request.group_id(), caller);
+  }
+
+  // A group in flight that the caller asked for.
+  absl::StatusOr<GroupKey> FindOwnGroup(const CallerProof& who, int64_t group_id) {
+    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(who).status());
+    TANDEM_ASSIGN_OR_RETURN(const std::string caller, ScopeToActOn(who));
+    const std::optional<GroupKey> key = parts_.groups->FindKey(who.run_id, group_id, caller);
+    if (key.has_value()) return *key;
+    return NotFound("no group ", group_id, " of run '", who.run_id,
+                    "' is in flight: it has ended, or was never asked for by this caller");
   }
 
   absl::StatusOr<ScoreQuestion> AdmitScore(const grpc::CallbackServerContext& context,

@@ -27,13 +27,16 @@ void ServerHistory::Listens(const std::string& address) {
 
 void ServerHistory::Drew(const std::string& run_id, int64_t group_id,
                          const FinishedCompletion& completion) {
+  // Weights may have been installed since its last token was sampled.
+  const bool ends_late =
+      completion.finish_reason == FinishReason::kStoppedEarly || completion.wait_seconds > 0;
   ordered_json event = {{"event", "drawn"},
                         {"run_id", run_id},
                         {"group_id", group_id},
                         {"index", completion.index},
-                        {"tokens", completion.token_ids.size()},
+                        {"tokens", completion.num_sampled()},
                         {"spans", ordered_json::array()},
-                        {"stopped_early", completion.finish_reason == FinishReason::kStoppedEarly}};
+                        {"stopped_early", ends_late}};
   for (const VersionSpan& span : completion.version_spans) {
     event["spans"].push_back({span.version.value, span.num_tokens});
   }

@@ -71,6 +71,8 @@ void ServerMetrics::OnStats(const EngineStats& stats) {
   add(step_bytes_, &EngineStats::step_bytes);
   add(step_flops_, &EngineStats::step_flops);
   add(sampled_tokens_, &EngineStats::num_tokens_sampled);
+  add(given_tokens_, &EngineStats::num_tokens_given);
+  completions_waiting_->Set(static_cast<double>(stats.num_completions_waiting));
   add(prompt_tokens_, &EngineStats::num_prompt_tokens_computed);
   add(preemptions_, &EngineStats::num_preemptions);
   add(prefix_hits_, &EngineStats::num_prefix_hits);

@@ -54,6 +54,10 @@ class ServerMetrics {
       registry_->GetCounter("tandem_sampled_tokens_total", "Tokens sampled.");
   Counter* const prompt_tokens_ = registry_->GetCounter(
       "tandem_prompt_tokens_total", "Prompt tokens computed; once for a group.");
+  Counter* const given_tokens_ = registry_->GetCounter(
+      "tandem_given_tokens_total", "Tokens given to completions between two turns.");
+  Gauge* const completions_waiting_ = registry_->GetGauge(
+      "tandem_completions_waiting", "Completions that wait between two turns to be continued.");
   Gauge* const groups_queued_ = registry_->GetGauge("tandem_groups_queued", "Groups that wait.");
   Gauge* const groups_running_ =
       registry_->GetGauge("tandem_groups_running", "Groups being sampled.");

@@ -45,6 +45,7 @@ const std::map<std::string, std::set<std::string>> kMayCall = {
     {"/tandem.rollout.v1.RolloutService/GenerateGroup", {"trainer", "client"}},
     {"/tandem.rollout.v1.RolloutService/Score", {"trainer", "client"}},
     {"/tandem.rollout.v1.RolloutService/AbortGroup", {"trainer", "client"}},
+    {"/tandem.rollout.v1.RolloutService/ContinueCompletion", {"trainer", "client"}},
     {"/tandem.rollout.v1.RolloutService/GetInfo", {"trainer", "client", "viewer"}},
     {"/tandem.weights.v1.WeightService/InitTransfer", {"trainer"}},
     {"/tandem.weights.v1.WeightService/BeginUpdate", {"trainer"}},

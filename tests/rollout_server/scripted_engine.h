@@ -65,6 +65,9 @@ class ScriptedEngine : public EngineWithArrivals {
     if (!events.empty()) Abort(key);
     return events;
   }
+  absl::StatusOr<std::vector<EngineEvent>> Continue(GroupKey, const TurnAnswer&) override {
+    return absl::NotFoundError("scripted completions have one turn");
+  }
   bool HasWork() const override { return held_ ? NumRunning() > 0 : !groups_.empty(); }
 
   absl::StatusOr<std::vector<EngineEvent>> Step() override {

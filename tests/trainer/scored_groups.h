@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "common/weights/digest.h"
@@ -36,6 +37,30 @@ inline ScoredCompletion* AddCompletion(ScoredGroup& group, const std::vector<int
   completion->set_token_hash(HashTokenIds(ids));
   completion->set_finish_reason(rollout::v1::FINISH_REASON_STOP);
   scored->set_advantage(advantage);
+  return scored;
+}
+
+// Makes the completion one of several turns: `lengths` of what was drawn and given by turns. Given
+// tokens have no numbers.
+inline ScoredCompletion* CutIntoTurns(ScoredCompletion* scored, const std::vector<int>& lengths) {
+  constexpr float kNotDrawn = std::numeric_limits<float>::quiet_NaN();
+  auto* completion = scored->mutable_completion();
+  int t = 0, drawn = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const bool given = i % 2 == 1;
+    auto* const segment = completion->add_segments();
+    segment->set_given(given);
+    segment->set_num_tokens(lengths[i]);
+    for (int end = t + lengths[i]; t < end; ++t) {
+      drawn += !given;
+      if (!given) continue;
+      completion->set_behaviour_logprobs(t, kNotDrawn);
+      completion->set_raw_logprobs(t, kNotDrawn);
+      completion->set_entropies(t, kNotDrawn);
+      completion->set_logprob_second_moments(t, kNotDrawn);
+    }
+  }
+  completion->mutable_version_spans(0)->set_num_tokens(drawn);
   return scored;
 }
 

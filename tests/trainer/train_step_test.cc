@@ -19,6 +19,7 @@ namespace tandem::trainer {
 namespace {
 
 using ::tandem::testing::AddCompletion;
+using ::tandem::testing::CutIntoTurns;
 using ::tandem::testing::ExpectSameGradients;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::GradientOptions;
@@ -175,6 +176,29 @@ TEST(TrainStepTest, Bug16AMaskedCompletionChangesNothing) {
   ASSERT_THAT(report, IsOk());
   ExpectSameGradients(*without, *with);
   EXPECT_TRUE(report->proximal_logprobs[0].size() == 4 || report->proximal_logprobs[0][4].empty());
+}
+
+// What was given between two turns is context: the gradient is that of the turns as completions of
+// their own, each behind all that came before it.
+TEST(TrainStepTest, GivenTokensAreReadAndNotTrained) {
+  std::vector<ScoredGroup> whole = {GroupWithPrompt(0, {3, 4, 5})};
+  CutIntoTurns(AddCompletion(whole[0], {6, 7, 20, 21, 22, 8}, 0.5f, -3.5f), {2, 3, 1});
+  std::vector<ScoredGroup> parts = {GroupWithPrompt(0, {3, 4, 5}),
+                                    GroupWithPrompt(1, {3, 4, 5, 6, 7, 20, 21, 22})};
+  AddCompletion(parts[0], {6, 7}, 0.5f, -3.5f);
+  AddCompletion(parts[1], {8}, 0.5f, -3.5f);
+  const auto one = MakeStep(GradientOptions()), other = MakeStep(GradientOptions());
+  const auto scores = one->Score(whole).value(), part_scores = other->Score(parts).value();
+  const std::vector<float>& of_whole = scores[0][0];
+  ASSERT_EQ(of_whole.size(), 6u);
+  EXPECT_NEAR(of_whole[0], part_scores[0][0][0], 1e-6);
+  EXPECT_NEAR(of_whole[1], part_scores[0][0][1], 1e-6);
+  EXPECT_NEAR(of_whole[5], part_scores[1][0][0], 1e-6);
+  for (const size_t t : {2, 3, 4}) EXPECT_TRUE(std::isnan(of_whole[t])) << t;
+  const StepReport report = one->Run(whole).value();
+  EXPECT_EQ(report.num_tokens, 3);
+  EXPECT_EQ(other->Run(parts).value().num_tokens, 3);
+  ExpectSameGradients(*one, *other);
 }
 
 TEST(TrainStepTest, Bug20TheSameGroupsTwiceGiveTheSameGradient) {

@@ -12,34 +12,46 @@ namespace {
 
 constexpr double kWhitenEps = 1e-8;  // TRL's and verl's masked_whiten
 
-// The elements of one completion in its row.
-template <typename T>
-std::span<T> TokensOf(const CompletionOrigin& completion, std::span<T> row) {
-  return row.subspan(static_cast<size_t>(completion.begin),
-                     static_cast<size_t>(completion.end - completion.begin));
+// The places of a completion's drawn tokens in its row. What stands between them was given to the
+// model: returns and targets pass over it, as if the next drawn token followed at once.
+std::vector<size_t> PlacesOf(const CompletionOrigin& completion, const ExperienceBatch& batch) {
+  const Microbatch& micro = batch.microbatches[static_cast<size_t>(completion.microbatch)];
+  std::vector<size_t> places;
+  for (auto t = static_cast<size_t>(completion.begin); t < static_cast<size_t>(completion.end);
+       ++t) {
+    if (micro.loss_mask[t]) places.push_back(t);
+  }
+  return places;
 }
 
-// c d_t of each token of a completion.
+template <typename T>
+std::vector<double> Gather(std::span<T> row, const std::vector<size_t>& places) {
+  std::vector<double> values;
+  for (const size_t t : places) values.push_back(static_cast<double>(row[t]));
+  return values;
+}
+
+// c d_t of each drawn token of a completion.
 std::vector<double> TokenCosts(const BatchSignals& signals, double coefficient,
-                               const CompletionOrigin& completion) {
+                               const CompletionOrigin& completion, const ExperienceBatch& batch) {
   const auto row = static_cast<size_t>(completion.microbatch);
-  const auto proximal = TokensOf(completion, signals.proximal[row]);
-  const auto reference = TokensOf(completion, signals.reference[row]);
-  std::vector<double> costs(proximal.size());
-  for (size_t t = 0; t < costs.size(); ++t) {
-    const double k1 = static_cast<double>(proximal[t]) - reference[t];
-    if (std::isfinite(k1)) costs[t] = coefficient * k1;
+  const std::vector<size_t> places = PlacesOf(completion, batch);
+  std::vector<double> costs(places.size());
+  for (size_t i = 0; i < costs.size(); ++i) {
+    const double k1 =
+        static_cast<double>(signals.proximal[row][places[i]]) - signals.reference[row][places[i]];
+    if (std::isfinite(k1)) costs[i] = coefficient * k1;
   }
   return costs;
 }
 
-// [completions][tokens]; empty vectors without KL in the reward.
+// [completions][drawn tokens]; empty vectors without KL in the reward.
 std::vector<std::vector<double>> AllCosts(const BatchSignals& signals, const KlInReward& kl,
                                           const ExperienceBatch& batch) {
   std::vector<std::vector<double>> costs(batch.completions.size());
   if (kl.coefficient == 0) return costs;
   for (size_t i = 0; i < costs.size(); ++i) {
-    costs[i] = TokenCosts(signals, kl.coefficient, batch.completions[i]);
+    costs[i] = TokenCosts(signals, kl.coefficient, batch.completions[i], batch);
   }
   return costs;
 }
@@ -50,9 +62,8 @@ double Sum(const std::vector<double>& values) {
   return sum;
 }
 
-std::span<float> AdvantagesOf(const CompletionOrigin& completion, ExperienceBatch& batch) {
-  Microbatch& micro = batch.microbatches[static_cast<size_t>(completion.microbatch)];
-  return TokensOf(completion, std::span(micro.advantages));
+std::vector<float>& AdvantagesOf(const CompletionOrigin& completion, ExperienceBatch& batch) {
+  return batch.microbatches[static_cast<size_t>(completion.microbatch)].advantages;
 }
 
 // kl_place reward: a cost of the completion as a whole, centred in its group.
@@ -67,9 +78,9 @@ void ChargeCompletions(const std::vector<std::vector<double>>& costs, AdvantageK
     for (const size_t i : numbers) of_group.push_back(Sum(costs[i]));
     const std::vector<float> charges = CentredCosts(of_group, kind);
     for (size_t k = 0; k < numbers.size(); ++k) {
-      for (float& advantage : AdvantagesOf(batch.completions[numbers[k]], batch)) {
-        advantage -= charges[k];
-      }
+      const CompletionOrigin& completion = batch.completions[numbers[k]];
+      std::vector<float>& advantages = AdvantagesOf(completion, batch);
+      for (const size_t t : PlacesOf(completion, batch)) advantages[t] -= charges[k];
     }
   }
 }
@@ -77,8 +88,7 @@ void ChargeCompletions(const std::vector<std::vector<double>>& costs, AdvantageK
 std::vector<double> TokenRewards(const CompletionOrigin& completion,
                                  const std::vector<double>& costs, const ExperienceBatch& batch) {
   const Microbatch& micro = batch.microbatches[static_cast<size_t>(completion.microbatch)];
-  const auto of_row = TokensOf(completion, std::span(micro.rewards));
-  std::vector<double> rewards(of_row.begin(), of_row.end());
+  std::vector<double> rewards = Gather(std::span(micro.rewards), PlacesOf(completion, batch));
   for (size_t t = 0; t < costs.size(); ++t) rewards[t] -= costs[t];
   return rewards;
 }
@@ -89,12 +99,14 @@ void ChargeTokens(const std::vector<std::vector<double>>& costs, const Advantage
   const bool is_return = options.kind == AdvantageKind::kNone;
   for (size_t i = 0; i < batch.completions.size(); ++i) {
     const CompletionOrigin& completion = batch.completions[i];
-    const std::span<float> advantages = AdvantagesOf(completion, batch);
+    std::vector<float>& advantages = AdvantagesOf(completion, batch);
     if (!is_return && costs[i].empty()) continue;
+    const std::vector<size_t> places = PlacesOf(completion, batch);
     const std::vector<double> to_go = offpolicy::ReturnsToGo(
         is_return ? TokenRewards(completion, costs[i], batch) : costs[i], options.value.gamma);
-    for (size_t t = 0; t < to_go.size(); ++t) {
-      advantages[t] = static_cast<float>(is_return ? to_go[t] : advantages[t] - to_go[t]);
+    for (size_t k = 0; k < to_go.size(); ++k) {
+      float& advantage = advantages[places[k]];
+      advantage = static_cast<float>(is_return ? to_go[k] : advantage - to_go[k]);
     }
   }
 }
@@ -103,11 +115,6 @@ offpolicy::ValueEstimator EstimatorOf(AdvantageKind kind) {
   if (kind == AdvantageKind::kVtrace) return offpolicy::ValueEstimator::kVtrace;
   if (kind == AdvantageKind::kRetrace) return offpolicy::ValueEstimator::kRetrace;
   return offpolicy::ValueEstimator::kGae;
-}
-
-template <typename T>
-std::vector<double> ToDoubles(std::span<T> values) {
-  return {values.begin(), values.end()};
 }
 
 CriticTargets AskCritic(const BatchSignals& signals, const std::vector<std::vector<double>>& costs,
@@ -122,13 +129,15 @@ CriticTargets AskCritic(const BatchSignals& signals, const std::vector<std::vect
     const CompletionOrigin& completion = batch.completions[i];
     const auto row = static_cast<size_t>(completion.microbatch);
     const std::vector<double> rewards = TokenRewards(completion, costs[i], batch);
-    const std::vector<double> values = ToDoubles(TokensOf(completion, signals.values[row]));
+    const std::vector<size_t> places = PlacesOf(completion, batch);
+    const std::vector<double> values = Gather(signals.values[row], places);
     std::vector<double> log_ratios;
     if (estimator != offpolicy::ValueEstimator::kGae) {
       const Microbatch& micro = batch.microbatches[row];
-      log_ratios = ToDoubles(TokensOf(completion, signals.proximal[row]));
-      const auto behaviour = TokensOf(completion, std::span(micro.behaviour_logprobs));
-      for (size_t t = 0; t < log_ratios.size(); ++t) log_ratios[t] -= behaviour[t];
+      log_ratios = Gather(signals.proximal[row], places);
+      for (size_t t = 0; t < places.size(); ++t) {
+        log_ratios[t] -= micro.behaviour_logprobs[places[t]];
+      }
     }
     const offpolicy::ValueTargets got =
         ComputeValueTargets({.rewards = rewards,
@@ -136,11 +145,10 @@ CriticTargets AskCritic(const BatchSignals& signals, const std::vector<std::vect
                              .bootstrap = completion.truncated ? signals.bootstraps[i] : 0,
                              .log_ratios = log_ratios},
                             estimator, options.value);
-    const std::span<float> advantages = AdvantagesOf(completion, batch);
-    const std::span<float> targets = TokensOf(completion, std::span(critic.targets[row]));
+    std::vector<float>& advantages = AdvantagesOf(completion, batch);
     for (size_t t = 0; t < values.size(); ++t) {
-      advantages[t] = static_cast<float>(got.advantages[t]);
-      targets[t] = static_cast<float>(got.targets[t]);
+      advantages[places[t]] = static_cast<float>(got.advantages[t]);
+      critic.targets[row][places[t]] = static_cast<float>(got.targets[t]);
     }
     all_values.insert(all_values.end(), values.begin(), values.end());
     all_targets.insert(all_targets.end(), got.targets.begin(), got.targets.end());
@@ -173,15 +181,17 @@ BatchAdvantages SetBatchAdvantages(const BatchSignals& signals, const KlInReward
 void WhitenAdvantages(ExperienceBatch& batch) {
   std::vector<double> all;
   for (const CompletionOrigin& completion : batch.completions) {
-    for (const float advantage : AdvantagesOf(completion, batch)) all.push_back(advantage);
+    const std::vector<float>& advantages = AdvantagesOf(completion, batch);
+    for (const size_t t : PlacesOf(completion, batch)) all.push_back(advantages[t]);
   }
   const double mean = offpolicy::Mean(all);
   const auto n = static_cast<double>(all.size());
   const double variance = n < 2 ? 0 : offpolicy::SquaredDeviations(all) / (n - 1);
   const double scale = 1 / std::sqrt(variance + kWhitenEps);
   for (const CompletionOrigin& completion : batch.completions) {
-    for (float& advantage : AdvantagesOf(completion, batch)) {
-      advantage = static_cast<float>((advantage - mean) * scale);
+    std::vector<float>& advantages = AdvantagesOf(completion, batch);
+    for (const size_t t : PlacesOf(completion, batch)) {
+      advantages[t] = static_cast<float>((advantages[t] - mean) * scale);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/statistics/sample_statistics.h"
 #include "proto/experience.pb.h"
+#include "trainer/experience/drawn_tokens.h"
 #include "trainer/rewards/rewards.h"
 
 namespace tandem::trainer {
@@ -96,11 +97,18 @@ void SetBaseline(const Reward& reward, ScoredGroup* group) {
 // so that it ends with the completion, and the reward of the whole comes with it.
 absl::Status SetSteps(std::span<const RewardedStep> steps, ScoredCompletion* member) {
   const int64_t length = member->completion().token_ids_size();
+  const std::vector<int32_t> turns = TurnsOf(member->completion());
   std::vector<double> token_rewards(static_cast<size_t>(length));
   double sum = member->reward();
   int64_t before = 0;
   for (const RewardedStep& step : steps) {
-    const int64_t end = &step == &steps.back() ? length : step.end;
+    const int64_t stated = &step == &steps.back() ? length : step.end;
+    const int64_t end = stated > length ? stated : EndDrawn(turns, stated);
+    if (end == before && end != stated) {  // another part of what was given after the same turn
+      token_rewards[static_cast<size_t>(end - 1)] += step.reward;
+      sum += step.reward;
+      continue;
+    }
     if (end <= before || end > length) {
       return InvalidArgument("completion ", member->completion().index(),
                              ": a step of its reward ends at token ", step.end, " of ", length,
@@ -180,7 +188,7 @@ GroupRewards RewardsOf(std::span<ScoredCompletion* const> members, const ScoredG
   GroupRewards result{.baseline = group.baseline().reward()};
   for (const ScoredCompletion* const member : members) {
     result.rewards.push_back(member->reward());
-    result.lengths.push_back(member->completion().token_ids_size());
+    result.lengths.push_back(NumDrawn(member->completion()));
     result.correct.push_back(member->correct());
   }
   return result;
@@ -204,8 +212,12 @@ void SetStepAdvantages(std::span<ScoredCompletion* const> members,
   for (const ScoredCompletion* const member : members) steps.push_back(StepsOf(*member));
   const auto advantages = StepAdvantages(steps, lengths, options);
   for (size_t i = 0; i < members.size(); ++i) {
-    members[i]->mutable_token_advantages()->Add(advantages[i].begin(), advantages[i].end());
-    const std::vector<double> values(advantages[i].begin(), advantages[i].end());
+    const std::vector<int32_t> turns = TurnsOf(members[i]->completion());
+    std::vector<double> values;  // of drawn tokens
+    for (size_t t = 0; t < advantages[i].size(); ++t) {
+      members[i]->add_token_advantages(turns[t] == 0 ? 0 : advantages[i][t]);
+      if (turns[t] != 0) values.push_back(advantages[i][t]);
+    }
     members[i]->set_advantage(static_cast<float>(offpolicy::Mean(values)));
   }
 }

@@ -23,10 +23,14 @@ DriftRecord MakeDriftRecord(const ExperienceBatch& batch,
       record.second_moments.push_back(micro.logprob_second_moments[t]);
       record.advantages.push_back(micro.advantages[t]);
       record.sequence.push_back(number);
+      record.turn.push_back(micro.turns[t]);
       record.position.push_back(record.length[static_cast<size_t>(number)]++);
       record.version_lag.push_back(
           static_cast<int32_t>(std::max<int64_t>(0, version.value - micro.weight_versions[t])));
     }
+  }
+  if (std::ranges::all_of(record.turn, [](int32_t turn) { return turn == 1; })) {
+    record.turn.clear();
   }
   record.mask.assign(record.behaviour.size(), 1);
   return record;

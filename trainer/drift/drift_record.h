@@ -17,10 +17,11 @@ struct DriftRecord {
   std::vector<int32_t> sequence, position, version_lag;                           // [T]
   std::vector<uint8_t> mask;                                                      // [T], all 1
   std::vector<int32_t> group, length;                                             // [S]
+  std::vector<int32_t> turn;  // [T]; empty where all completions are of one turn
 
   offpolicy::TokenRecord view() const {
     return {behaviour, proximal,    entropies, second_moments, advantages, sequence,
-            position,  version_lag, mask,      group,          length};
+            position,  version_lag, mask,      group,          length,     turn};
   }
 };
 

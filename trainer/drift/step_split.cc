@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/capture/capture.h"
+#include "trainer/experience/drawn_tokens.h"
 
 namespace tandem::trainer {
 namespace {
@@ -18,9 +19,10 @@ StepSplit::StepSplit(const std::vector<ScoredGroup>& groups, int64_t version, bo
   for (const ScoredGroup& group : groups) {
     group_begin_.push_back(token_version_.size());
     for (const auto& member : group.completions()) {
+      // Those of given tokens count for nothing: they are masked.
+      const std::vector<int64_t> versions = VersionsOf(member.completion());
+      token_version_.insert(token_version_.end(), versions.begin(), versions.end());
       for (const auto& span : member.completion().version_spans()) {
-        token_version_.insert(token_version_.end(), static_cast<size_t>(span.num_tokens()),
-                              span.weight_version());
         if (!member.masked()) versions_.insert(span.weight_version());
       }
     }

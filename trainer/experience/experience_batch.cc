@@ -13,6 +13,7 @@
 #include "common/model/token_support.h"
 #include "common/weights/digest.h"
 #include "proto/experience.pb.h"
+#include "trainer/experience/drawn_tokens.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/experience/row_plan.h"
 
@@ -39,18 +40,15 @@ absl::Status CheckIds(std::span<const int32_t> ids, int64_t vocab_size, const st
 }
 
 absl::Status CheckSpans(const Completion& completion, const std::string& where) {
-  int64_t total = 0, version = 0;
+  int64_t version = 0;
   for (const auto& span : completion.version_spans()) {
     if (span.num_tokens() < 1 || span.weight_version() < version) {
       return InvalidArgument(where, ": version span of ", span.num_tokens(), " tokens of version ",
                              span.weight_version(), " after version ", version);
     }
     version = span.weight_version();
-    total += span.num_tokens();
   }
-  if (total == completion.token_ids_size()) return absl::OkStatus();
-  return InvalidArgument(where, ": version spans cover ", total, " of ",
-                         completion.token_ids_size(), " tokens");
+  return CheckSegments(completion, where);
 }
 
 // Every token with rising ids of the vocabulary among which it is, or none at all.
@@ -95,6 +93,12 @@ absl::Status CheckWorth(const ScoredCompletion& scored, const std::string& where
       !std::ranges::all_of(scored.token_advantages(), is_finite)) {
     return InvalidArgument(where, ": advantage ", scored.advantage(), " is not finite");
   }
+  const std::vector<int32_t> turns = TurnsOf(scored.completion());
+  for (int t = 0; t < scored.token_rewards_size(); ++t) {
+    if (turns[static_cast<size_t>(t)] != 0 || scored.token_rewards(t) == 0) continue;
+    return InvalidArgument(where, ": token ", t, " was given to the model and has reward ",
+                           scored.token_rewards(t), "; it belongs to the end of the turn before");
+  }
   if (scored.masked()) return absl::OkStatus();
   if (!is_finite(scored.reward()) || !std::ranges::all_of(scored.token_rewards(), is_finite)) {
     return InvalidArgument(where, ": reward ", scored.reward(), " is not finite");
@@ -122,9 +126,9 @@ absl::Status CheckCompletionArrays(const ScoredCompletion& scored, int64_t vocab
                            completion.token_hash(),
                            ": they were changed or made anew from text on the way");
   }
+  TANDEM_RETURN_IF_ERROR(CheckSpans(completion, where));
   TANDEM_RETURN_IF_ERROR(CheckSupport(completion, vocab_size, where));
-  TANDEM_RETURN_IF_ERROR(CheckWorth(scored, where));
-  return CheckSpans(completion, where);
+  return CheckWorth(scored, where);
 }
 
 absl::Status CheckScoredGroup(const ScoredGroup& group, int64_t vocab_size) {
@@ -180,12 +184,21 @@ int64_t RowBudget(std::span<const GroupLengths> groups, int64_t begin, int64_t e
 
 constexpr float kUnknown = std::numeric_limits<float>::quiet_NaN();
 
-// Copies one completion's arrays to where its segment lies in the row.
+// Copies one completion's arrays to where its segment lies in the row. Given tokens are context:
+// their elements stay 0, and no log-prob is wanted.
 void PlaceCompletion(const ScoredCompletion& scored, const Segment& segment, int32_t number,
                      Microbatch& micro) {
   const Completion& completion = scored.completion();
+  const std::vector<int32_t> turns = TurnsOf(completion);
+  const std::vector<int64_t> versions = VersionsOf(completion);
   for (int64_t t = segment.begin; t < segment.end; ++t) {
     const int i = static_cast<int>(t - segment.begin);
+    micro.completion[t] = number;
+    micro.turns[t] = turns[static_cast<size_t>(i)];
+    if (micro.turns[t] == 0) {
+      micro.row.is_target[static_cast<size_t>(t)] = false;
+      continue;
+    }
     micro.loss_mask[t] = 1;
     micro.behaviour_logprobs[t] = completion.behaviour_logprobs(i);
     micro.rewards[t] = scored.token_rewards_size() > 0 ? scored.token_rewards(i) : 0;
@@ -195,15 +208,11 @@ void PlaceCompletion(const ScoredCompletion& scored, const Segment& segment, int
     micro.logprob_second_moments[t] = i < completion.logprob_second_moments_size()
                                           ? completion.logprob_second_moments(i)
                                           : kUnknown;
-    micro.completion[t] = number;
+    micro.weight_versions[t] = versions[static_cast<size_t>(i)];
   }
   if (scored.token_rewards_size() == 0) micro.rewards[segment.end - 1] = scored.reward();
-  int64_t t = segment.begin;
-  for (const auto& span : completion.version_spans()) {
-    for (int i = 0; i < span.num_tokens(); ++i) micro.weight_versions[t++] = span.weight_version();
-  }
   ++micro.num_completions;
-  micro.num_trained_tokens += segment.end - segment.begin;
+  micro.num_trained_tokens += NumDrawn(completion);
 }
 
 absl::StatusOr<Microbatch> PackMicrobatch(std::span<const ScoredGroup> groups,
@@ -231,6 +240,7 @@ absl::StatusOr<Microbatch> PackMicrobatch(std::span<const ScoredGroup> groups,
   micro.entropies.resize(length);
   micro.logprob_second_moments.resize(length);
   micro.weight_versions.resize(length);
+  micro.turns.resize(length);
   micro.completion.assign(length, -1);
   auto place = micro.row.completion_segments.begin();
   for (const GroupPart& part : parts) {

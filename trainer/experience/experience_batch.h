@@ -2,7 +2,8 @@
 // arrays from here to the tensors of train_step.cc.
 //
 // The one index convention of the project: element t of every per-token array is about token t
-// given the tokens before t. loss_mask is false on prompts, so loss_mask[0] is false; the end token
+// given the tokens before t. loss_mask is false on prompts and on tokens that were given between two
+// turns, so loss_mask[0] is false; the end token
 // that a completion drew is trained like any other. The shift between logits and tokens happens in
 // one place, PackedRow::source.
 #pragma once
@@ -27,7 +28,7 @@ struct CompletionOrigin {
   double reward = 0;
   bool truncated = false;      // ended by length: what would have come is unknown
   int64_t microbatch = 0;      // whose row has it
-  int64_t begin = 0, end = 0;  // tokens of that row
+  int64_t begin = 0, end = 0;  // tokens of that row, given ones included
 };
 
 // One row that is scored and differentiated at once. Per-token arrays run in parallel with the row,
@@ -40,7 +41,8 @@ struct Microbatch {
   std::vector<float> advantages;
   std::vector<float> entropies;               // of the sampling distribution; NaN: not known
   std::vector<float> logprob_second_moments;  // of the sampling distribution; NaN: not known
-  std::vector<int64_t> weight_versions;       // that drew the token; 0 on prompts
+  std::vector<int64_t> weight_versions;       // that drew the token; 0 on prompts and given tokens
+  std::vector<int32_t> turns;                 // that drew the token, from 1; 0 likewise
   std::vector<int32_t> completion;  // number in ExperienceBatch::completions; -1 on prompts
   int64_t num_completions = 0;
   int64_t num_trained_tokens = 0;  // sum of loss_mask
@@ -74,7 +76,7 @@ struct PackOptions {
 // rows that repeat its prompt. Masked completions are left out. Equal groups give equal batches.
 // Supports (PackedRow) stay in `groups`, which must outlive the batch when there are any.
 //   INVALID_ARGUMENT  (naming group and completion) empty prompt or completion; per-token arrays
-//                     (entropies and second moments may be absent) or version spans that do not add up, or versions that fall; ids that do not have
+//                     (entropies and second moments may be absent), segments or version spans that do not add up, or versions that fall; a reward on a given token; ids that do not have
 //                     the hash they were sent with, or outside the vocabulary; a reward of a
 //                     completion to train, or an advantage, that is not finite; the same index twice
 //   FAILED_PRECONDITION  no token to train

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/model/token_support.h"
+#include "trainer/experience/drawn_tokens.h"
 
 namespace tandem::trainer {
 namespace {
@@ -45,6 +46,18 @@ void AppendTokenRewards(const ScoredCompletion& scored, std::vector<double>& col
   if (scored.token_rewards_size() == 0 && n > 0) column.back() = scored.reward();
 }
 
+// Given tokens get the version of the next drawn one.
+void AppendVersions(const rollout::v1::Completion& completion, std::vector<int64_t>& column) {
+  std::vector<int64_t> versions = VersionsOf(completion);
+  if (HasTurns(completion)) {
+    const std::vector<int32_t> turns = TurnsOf(completion);
+    for (size_t t = turns.size() - 1; t-- > 0;) {
+      if (turns[t] == 0) versions[t] = versions[t + 1];
+    }
+  }
+  Append(versions, column);
+}
+
 void AppendTokens(const ScoredCompletion& scored, std::span<const float> proximal,
                   std::span<const float> advantages, Capture& c) {
   const rollout::v1::Completion& completion = scored.completion();
@@ -59,10 +72,7 @@ void AppendTokens(const ScoredCompletion& scored, std::span<const float> proxima
   AppendOr(completion.prefix_cached(), n, uint8_t{0}, c.prefix_cached);
   AppendOr(advantages, n, scored.advantage(), c.advantages);
   AppendOr(proximal, n, kNaN, c.proximal_logprobs);
-  for (const auto& span : completion.version_spans()) {
-    c.weight_version.insert(c.weight_version.end(), static_cast<size_t>(span.num_tokens()),
-                            span.weight_version());
-  }
+  AppendVersions(completion, c.weight_version);
   for (int t = 0; t < n; ++t) {
     if (t < completion.support_size()) AppendSupport(completion.support(t), c.packed_support);
     c.packed_support_offsets.push_back(static_cast<int64_t>(c.packed_support.size()));
@@ -103,6 +113,11 @@ Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const PerToken& pr
       return member.token_rewards_size() > 0;
     });
   });
+  const bool has_turns = std::ranges::any_of(groups, [](const ScoredGroup& group) {
+    return std::ranges::any_of(group.completions(), [](const ScoredCompletion& member) {
+      return HasTurns(member.completion());
+    });
+  });
   for (const ScoredGroup& group : groups) {
     const auto place = static_cast<int32_t>(c.group_id.size());
     c.group_id.push_back(group.group_id());
@@ -112,6 +127,7 @@ Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const PerToken& pr
       AppendCompletion(group.completions(i), place, FindTokens(proximal, group.group_id(), i),
                        FindTokens(advantages, group.group_id(), i), c);
       if (has_token_rewards) AppendTokenRewards(group.completions(i), c.token_rewards);
+      if (has_turns) Append(TurnsOf(group.completions(i).completion()), c.turn);
     }
   }
   return c;

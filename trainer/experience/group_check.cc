@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/token_support.h"
 #include "common/weights/digest.h"
+#include "trainer/experience/drawn_tokens.h"
 
 namespace tandem::trainer {
 namespace {
@@ -62,9 +63,32 @@ absl::Status CheckSpans(const Completion& completion, int64_t min_version, const
     newest = span.weight_version();
     covered += span.num_tokens();
   }
-  if (covered == completion.token_ids_size()) return absl::OkStatus();
-  return DataLoss(who, " has ", completion.token_ids_size(), " tokens and version spans over ",
-                  covered);
+  if (covered == NumDrawn(completion)) return absl::OkStatus();
+  return DataLoss(who, " has ", NumDrawn(completion), HasTurns(completion) ? " drawn" : "",
+                  " tokens and version spans over ", covered);
+}
+
+// The most tokens that were asked for, of a completion and of a turn.
+absl::Status CheckTurns(const GenerateGroupRequest& request, const Completion& completion,
+                        const std::string& who) {
+  const int length = completion.token_ids_size(), max_new = request.sampling().max_new_tokens();
+  const int most = request.has_turns() ? request.turns().max_completion_tokens() : max_new;
+  if (length < 1 || length > most) {
+    return DataLoss(who, " has ", length, " tokens, want 1 to ", most);
+  }
+  if (!HasTurns(completion)) return absl::OkStatus();
+  const absl::Status segments = CheckSegments(completion, who);
+  if (!segments.ok()) return DataLoss(segments.message());
+  const int64_t max_turns = request.has_turns() ? request.turns().max_turns() : 1;
+  if (NumTurns(completion) > max_turns) {
+    return DataLoss(who, " has ", NumTurns(completion), " turns, asked for were at most ",
+                    max_turns);
+  }
+  for (const auto& segment : completion.segments()) {
+    if (segment.given() || segment.num_tokens() <= max_new) continue;
+    return DataLoss(who, " has a turn of ", segment.num_tokens(), " tokens, want 1 to ", max_new);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -82,11 +106,7 @@ absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completi
   if (is_baseline && !completion.greedy()) {
     return DataLoss(who, " is the greedy baseline, and was not sampled greedily");
   }
-  const int length = completion.token_ids_size();
-  if (length < 1 || length > request.sampling().max_new_tokens()) {
-    return DataLoss(who, " has ", length, " tokens, want 1 to ",
-                    request.sampling().max_new_tokens());
-  }
+  TANDEM_RETURN_IF_ERROR(CheckTurns(request, completion, who));
   TANDEM_RETURN_IF_ERROR(
       CheckLengths(completion, !is_baseline && NeedsSupport(request.sampling()), who));
   TANDEM_RETURN_IF_ERROR(CheckPackedSupports(completion, who));
@@ -102,6 +122,28 @@ absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completi
                     ": the ids were changed or made anew on the way");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTurn(const GenerateGroupRequest& request, const rollout::v1::Turn& turn) {
+  const std::string who = absl::StrCat("group ", request.group_id(), " completion ", turn.index(),
+                                       " turn ", turn.turn());
+  const int first = request.first_completion(), end = first + NumAsked(request);
+  if (turn.index() < first || turn.index() >= end) {
+    return DataLoss(who, ": want an index from ", first, " to ", end - 1);
+  }
+  if (turn.turn() < 1 || turn.turn() >= request.turns().max_turns()) {
+    return DataLoss(who, ": want a turn before the last of ", request.turns().max_turns());
+  }
+  const int length = turn.token_ids_size();
+  if (length < 1 || length > request.sampling().max_new_tokens()) {
+    return DataLoss(who, " has ", length, " tokens, want 1 to ",
+                    request.sampling().max_new_tokens());
+  }
+  const uint64_t hash =
+      HashTokenIds({turn.token_ids().data(), static_cast<size_t>(turn.token_ids_size())});
+  if (hash == turn.token_hash()) return absl::OkStatus();
+  return DataLoss(who, ": token_ids hash to ", absl::Hex(hash), ", the server sent ",
+                  absl::Hex(turn.token_hash()));
 }
 
 absl::Status CheckNoneNewer(const std::vector<Completion>& completions, int64_t newest) {

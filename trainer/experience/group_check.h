@@ -12,12 +12,18 @@
 namespace tandem::trainer {
 
 // DATA_LOSS, naming the group, the completion and the numbers, when:
-//   it is empty or longer than asked; a per-token array is not as long as token_ids; version spans
+//   it is empty, or it or one of its turns is longer than asked, or has more turns; its segments are
+//   not drawn and given by turns; a per-token array is not as long as token_ids; version spans
 //   do not add up, are empty, fall, or are older than asked; token_hash is not the hash of
 //   token_ids (they were changed or made anew on the way); the index is out of range; no finish
 //   reason is given.
 absl::Status CheckCompletion(const rollout::v1::GenerateGroupRequest& request,
                              const rollout::v1::Completion& completion);
+
+// DATA_LOSS, naming the group, the completion and the turn, when: no turns were asked for, the index
+// or the number of the turn is out of range, it has no ids or too many, or another hash than its ids.
+absl::Status CheckTurn(const rollout::v1::GenerateGroupRequest& request,
+                       const rollout::v1::Turn& turn);
 
 // Every index from first_completion on once, and the greedy baseline where the request asks for one.
 // DATA_LOSS otherwise. Sorts by index: a baseline is the last.

@@ -17,6 +17,11 @@ void TakeRow(const ExperienceBatch& batch, const Microbatch& micro, std::span<co
     const auto position = static_cast<size_t>(origin.completion);
     if (of_group.size() <= position) of_group.resize(position + 1);
     of_group[position].assign(logprobs.begin() + segment.begin, logprobs.begin() + segment.end);
+    for (int64_t t = segment.begin; t < segment.end; ++t) {
+      if (micro.loss_mask[static_cast<size_t>(t)]) continue;  // else it was given
+      of_group[position][static_cast<size_t>(t - segment.begin)] =
+          std::numeric_limits<float>::quiet_NaN();
+    }
   }
 }
 

@@ -9,7 +9,8 @@
 
 namespace tandem::trainer {
 
-// [group in the span that was scored][completion][T]; empty for completions that were not scored.
+// [group in the span that was scored][completion][T]; empty for completions that were not scored,
+// NaN on tokens that were given between two turns.
 using GroupLogprobs = std::vector<std::vector<std::vector<float>>>;
 
 // Takes the completions of one microbatch over; `logprobs` is in the order of its row.

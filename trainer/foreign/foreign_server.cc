@@ -42,6 +42,11 @@ absl::Status CheckRequest(const GenerateGroupRequest& request) {
     return InvalidArgument("top_logprobs are not asked of a foreign server");
   }
   if (request.prompt_token_ids().empty()) return InvalidArgument("the prompt is empty");
+  if (request.has_turns()) {
+    return InvalidArgument(
+        "completions of several turns need rollout_server: a foreign server keeps no sequence "
+        "between two calls");
+  }
   return absl::OkStatus();
 }
 

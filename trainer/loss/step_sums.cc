@@ -11,16 +11,18 @@
 namespace tandem::trainer {
 namespace {
 
-// The mean advantage of each completion's tokens, by its number in batch.completions.
+// The mean advantage of each completion's drawn tokens, by its number in batch.completions.
 std::vector<double> AdvantagesOf(const ExperienceBatch& batch) {
   std::vector<double> of_completion;
   for (const CompletionOrigin& completion : batch.completions) {
     const Microbatch& micro = batch.microbatches[static_cast<size_t>(completion.microbatch)];
     double sum = 0;
+    int64_t num_drawn = 0;
     for (int64_t t = completion.begin; t < completion.end; ++t) {
-      sum += micro.advantages[static_cast<size_t>(t)];
+      sum += micro.advantages[static_cast<size_t>(t)];  // 0 on given tokens
+      num_drawn += micro.loss_mask[static_cast<size_t>(t)];
     }
-    of_completion.push_back(sum / static_cast<double>(completion.end - completion.begin));
+    of_completion.push_back(sum / static_cast<double>(num_drawn));
   }
   return of_completion;
 }

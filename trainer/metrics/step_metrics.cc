@@ -4,6 +4,7 @@
 
 #include "common/statistics/sample_statistics.h"
 #include "trainer/advantages/group_advantages.h"
+#include "trainer/experience/drawn_tokens.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/rewards/rewards.h"
 
@@ -57,7 +58,7 @@ void AddLengths(const GroupViews& groups, MetricsLine* line) {
   int64_t truncated = 0;
   for (const ScoredGroup& group : groups) {
     for (const ScoredCompletion& member : group.completions()) {
-      lengths.push_back(member.completion().token_ids_size());
+      lengths.push_back(static_cast<double>(NumDrawn(member.completion())));
       truncated += IsTruncated(member.completion());
     }
   }
@@ -65,6 +66,28 @@ void AddLengths(const GroupViews& groups, MetricsLine* line) {
   line->Add("length/min", lengths.empty() ? 0 : *std::ranges::min_element(lengths));
   line->Add("length/max", lengths.empty() ? 0 : *std::ranges::max_element(lengths));
   line->Add("length/truncated_share", Share(truncated, lengths.size()));
+}
+
+// Nothing where all completions are of one turn.
+void AddTurns(const GroupViews& groups, MetricsLine* line) {
+  std::vector<double> turns, waits;
+  double given = 0, tokens = 0;
+  bool has_turns = false;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      const rollout::v1::Completion& completion = member.completion();
+      has_turns |= HasTurns(completion);
+      turns.push_back(static_cast<double>(NumTurns(completion)));
+      waits.push_back(completion.wait_ms() / 1e3);
+      tokens += completion.token_ids_size();
+      given += static_cast<double>(completion.token_ids_size() - NumDrawn(completion));
+    }
+  }
+  if (!has_turns) return;
+  line->Add("turns/mean", Mean(turns));
+  line->Add("turns/max", *std::ranges::max_element(turns));
+  line->Add("turns/given_share", given / tokens);
+  line->Add("turns/wait_mean", Mean(waits));
 }
 
 void AddStaleness(const std::vector<ScoredGroup>& groups, WeightVersion version,
@@ -88,6 +111,7 @@ void AddGroupMetrics(const StepExperience& step, WeightVersion version, MetricsL
   const GroupViews sampled = SampledGroups(step);
   AddRewards(sampled, line);
   AddLengths(sampled, line);
+  AddTurns(sampled, line);
   AddStaleness(step.groups, version, line);
 }
 
@@ -197,7 +221,7 @@ int64_t CountTokens(const GroupViews& groups) {
   int64_t tokens = 0;
   for (const ScoredGroup& group : groups) {
     for (const ScoredCompletion& member : group.completions()) {
-      tokens += member.completion().token_ids_size();
+      tokens += NumDrawn(member.completion());
     }
   }
   return tokens;

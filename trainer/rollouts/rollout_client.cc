@@ -20,13 +20,13 @@
 #include "proto/rollout.grpc.pb.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/rollouts/call_end.h"
+#include "trainer/rollouts/group_stream.h"
 #include "trainer/rollouts/server_info.h"
 
 namespace tandem::trainer {
 namespace {
 
 using rollout::v1::GenerateGroupRequest;
-using rollout::v1::GenerateGroupResponse;
 using rollout::v1::GetInfoResponse;
 using rollout::v1::RolloutService;
 using std::chrono::steady_clock;
@@ -95,6 +95,7 @@ struct RolloutClient::Impl {
   RolloutClientOptions options;
   Accept accept;
   DrawnHook drawn;
+  TurnPlayer* player = nullptr;
   std::string run_id;
 
   mutable Mutex mu;
@@ -121,12 +122,14 @@ struct RolloutClient::Impl {
 };
 
 RolloutClient::RolloutClient(ServerPool* pool, const std::string& run_id,
-                             const RolloutClientOptions& options, Accept accept, DrawnHook drawn)
+                             const RolloutClientOptions& options, Accept accept, DrawnHook drawn,
+                             TurnPlayer* player)
     : impl_(std::make_unique<Impl>()) {
   impl_->pool = pool;
   impl_->options = options;
   impl_->accept = std::move(accept);
   impl_->drawn = std::move(drawn);
+  impl_->player = player;
   impl_->run_id = run_id;
   for (int server = 0; server < pool->size(); ++server) AddServer(pool->at(server).address());
 }
@@ -318,21 +321,9 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
     in_flight.emplace(&context, request.group_id());
   }
   const auto channel = server.channel.current();
-  const auto stub = RolloutService::NewStub(channel);
-  const auto reader = stub->GenerateGroup(&context, request);
-  GenerateGroupResponse response;
   absl::Status checked;
-  bool done = false;
-  while (reader->Read(&response)) {
-    if (response.has_completion() && checked.ok()) {
-      checked = CheckCompletion(request, response.completion());
-      group->completions.push_back(std::move(*response.mutable_completion()));
-    } else if (response.has_done()) {
-      group->done = response.done();
-      done = true;
-    }
-  }
-  const grpc::Status status = reader->Finish();
+  const grpc::Status status =
+      ReadGroup({channel, &server.channel, player}, request, &context, group, &checked);
   server.channel.Ended(channel, status);
   span.SetError(status.error_message());
   {
@@ -342,7 +333,6 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
   *end = EndOf(context, status);
   TANDEM_RETURN_IF_ERROR(end->status);
   TANDEM_RETURN_IF_ERROR(checked);
-  if (!done) return DataLoss("the stream ended without GroupDone");
   if (group->done.incomplete() && !options.allow_incomplete_groups) {
     return DataLoss("group ", request.group_id(),
                     " was stopped early by a request "

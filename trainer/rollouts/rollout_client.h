@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,6 +39,8 @@
 
 namespace tandem::trainer {
 
+class TurnPlayer;
+
 // Any server may run the group.
 inline constexpr int kAnyServer = -1;
 
@@ -49,6 +52,8 @@ struct FinishedGroup {
   rollout::v1::GroupDone done;
   int server = kAnyServer;
   std::optional<ScoredByServer> replay;  // what DrawnHook made of it
+  // Completions that ended because their TurnPlayer failed, by index.
+  std::map<int32_t, absl::Status> failed_turns;
 };
 
 struct ServerEvent {
@@ -65,9 +70,9 @@ class RolloutClient {
   // `drawn` sees each group that was drawn, on the thread that asked for it and right after, before
   // Next gives it out.
   using DrawnHook = std::function<void(const rollout::v1::GenerateGroupRequest&, FinishedGroup*)>;
-  // `pool` must outlive this object.
+  // `pool` and `player` must outlive this object; `player` is asked where a request has turns.
   RolloutClient(ServerPool* pool, const std::string& run_id, const RolloutClientOptions& options,
-                Accept accept = {}, DrawnHook drawn = {});
+                Accept accept = {}, DrawnHook drawn = {}, TurnPlayer* player = nullptr);
   ~RolloutClient();  // cancels what is in flight and joins
   RolloutClient(const RolloutClient&) = delete;
   RolloutClient& operator=(const RolloutClient&) = delete;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "trainer/experience/drawn_tokens.h"
 
 namespace tandem::trainer {
 namespace {
@@ -49,7 +50,7 @@ Sums SumsOf(const ScoredGroup& group, bool is_trained) {
     ++sums.completions;
     sums.trained_completions += counts;
     sums.tokens += tokens;
-    sums.trained_tokens += counts ? tokens : 0;
+    sums.trained_tokens += counts ? NumDrawn(member.completion()) : 0;
   }
   return sums;
 }

@@ -52,6 +52,9 @@ std::string CompletionJson(const ScoredCompletion& member, std::span<const float
   const auto span = [](const rollout::v1::VersionSpan& s) {
     return absl::StrCat("[", s.weight_version(), ",", s.num_tokens(), "]");
   };
+  const auto segment = [](const rollout::v1::Segment& s) {
+    return absl::StrCat("[", s.given() ? "\"given\"" : "\"drawn\"", ",", s.num_tokens(), "]");
+  };
   const auto when_there = [](const char* name, const auto& values) {
     return values.empty() ? "" : absl::StrCat(",\"", name, "\":", JsonList(values, [](auto value) {
                                                 return JsonNumber(value);
@@ -68,6 +71,9 @@ std::string CompletionJson(const ScoredCompletion& member, std::span<const float
       ",\"versions\":", JsonList(completion.version_spans(), span),
       ",\"reward\":", JsonNumber(member.reward()),
       ",\"advantage\":", JsonNumber(member.advantage()),
+      completion.segments().empty()
+          ? ""
+          : absl::StrCat(",\"segments\":", JsonList(completion.segments(), segment)),
       when_there("token_rewards", member.token_rewards()),
       when_there("token_advantages", member.token_advantages()),
       ",\"masked\":", member.masked() ? "true" : "false",

@@ -9,6 +9,7 @@
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "trainer/experience/drawn_tokens.h"
 
 namespace tandem::trainer {
 
@@ -155,7 +156,7 @@ void RunHistory::Received(const experience::v1::ScoredGroup& group) {
   for (const auto& member : group.completions()) {
     const rollout::v1::Completion& completion = member.completion();
     ordered_json one = {{"index", completion.index()},
-                        {"tokens", completion.token_ids_size()},
+                        {"tokens", NumDrawn(completion)},
                         {"spans", ordered_json::array()}};
     for (const auto& span : completion.version_spans()) {
       one["spans"].push_back({span.weight_version(), span.num_tokens()});

@@ -48,7 +48,7 @@ function partsSection() {
 }
 
 const splitTitles = {length: "By length of the completion, tokens", position: "By tenth of the completion", entropy: "By entropy of the sampling distribution, nats", version_lag: "By version lag",
-  place: "First, last and other tokens", advantage_sign: "By sign of the advantage"};
+  place: "First, last and other tokens", advantage_sign: "By sign of the advantage", turn: "By turn"};
 
 function splitCard(by, buckets) {
   const rows = (of) => intervalRows(buckets.map((bucket) => ({name: bucket.label, title: `${number(bucket.tokens, 9)} tokens`, text: withBounds(bucket[of]), bar: barTo(bucket[of])})));

@@ -55,7 +55,7 @@ function probeCards() {
 }
 
 // Splits of the last step, each bucket with its interval.
-const splitNames = {length: "length of the completion, tokens", position: "tenth of the completion", entropy: "entropy of the sampling distribution, nats", version_lag: "version lag", place: "place", advantage_sign: "sign of the advantage"};
+const splitNames = {length: "length of the completion, tokens", position: "tenth of the completion", entropy: "entropy of the sampling distribution, nats", version_lag: "version lag", place: "place", advantage_sign: "sign of the advantage", turn: "turn"};
 function lastSplits() {
   const last = Object.entries(runData.drift.last);
   if (!last.length) return null;

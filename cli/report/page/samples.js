@@ -11,7 +11,7 @@ function tokenNode(c, t) {
   const lines = [`token ${t}: ${JSON.stringify(text)}`, `behaviour log-prob ${number(c.behaviour[t], 6)}`, `proximal log-prob  ${number(c.proximal[t], 6)}`,
     `delta ${number(delta, 4)}   w ${delta === null ? "-" : number(Math.exp(delta), 4)}`];
   if (isNumber(c.entropies[t])) lines.push(`entropy ${number(c.entropies[t], 4)} nats`);
-  lines.push(`weight version ${plain(c.versions[t])}`);
+  lines.push(c.given && c.given[t] ? "given to the model between two turns, not sampled" : `weight version ${plain(c.versions[t])}`);
   node.tipText = lines.join("\n");
   return node;
 }

@@ -11,13 +11,12 @@ namespace {
 // How the next token of a sequence is sampled.
 TokenDraw DrawOf(const Sequence& sequence, int64_t logits_row) {
   const SamplingParams& sampling = sequence.sampling();
-  const auto position = static_cast<uint32_t>(sequence.completion.token_ids.size());
-  const bool may_stop = static_cast<int32_t>(position) >= sampling.min_new_tokens;
+  const bool may_stop = sequence.turn_size() >= sampling.min_new_tokens;
   return {.logits_row = logits_row,
           .params = &sampling,
           .forbidden = may_stop ? nullptr : &sequence.group->stop_ids,
           .index = static_cast<uint32_t>(sequence.completion.index),
-          .position = position};
+          .position = static_cast<uint32_t>(sequence.completion.num_sampled())};
 }
 
 }  // namespace

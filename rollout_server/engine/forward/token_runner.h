@@ -43,7 +43,7 @@ struct TokenDraw {
   const SamplingParams* params = nullptr;
   const StopIds* forbidden = nullptr;  // shared by a group; null: none
   uint32_t index = 0;                  // of the completion in its group
-  uint32_t position = 0;               // of the token in its completion
+  uint32_t position = 0;               // number of tokens sampled before in its completion
 };
 
 struct PlanInputs {

@@ -13,6 +13,7 @@
 #include "common/base/weight_version.h"
 #include "common/model/token_support.h"
 #include "rollout_server/engine/schedule/byte_meter.h"
+#include "rollout_server/engine/schedule/turn.h"
 
 namespace tandem::rollout {
 
@@ -55,8 +56,14 @@ struct GroupRequest {
   int32_t priority = 0;         // higher ones are admitted first; equal ones in order of arrival
   SamplingParams sampling;
   std::optional<SamplingParams> baseline =
-      {};             // of the last completion, if it is a greedy baseline
-  ByteCharge charge;  // for this request; its completions charge the same meter
+      {};                                // of the last completion, if it is a greedy baseline
+  std::optional<TurnLimits> turns = {};  // none: of one turn
+  ByteCharge charge;                     // for this request; its completions charge the same meter
+
+  // The most tokens of a completion.
+  int32_t max_completion_tokens() const {
+    return turns.has_value() ? turns->max_completion_tokens : sampling.max_new_tokens;
+  }
 
   // How the completion with this index is sampled.
   const SamplingParams& SamplingOf(int32_t index) const {
@@ -80,7 +87,7 @@ struct FoundKv {
   uint64_t age() const { return at_install - of_install; }
 };
 
-// Per-token arrays run in parallel, [T], stop token included.
+// Per-token arrays run in parallel, [T], stop token included. On given tokens numbers are NaN or 0.
 struct FinishedCompletion {
   int32_t index = 0;
   std::vector<int32_t> token_ids;
@@ -94,9 +101,14 @@ struct FinishedCompletion {
       kept_mass;  // retained probability mass: what filters leave of the tempered one
   std::vector<PackedSupport> support;        // empty unless return_support
   std::vector<std::vector<TopLogprob>> top;  // empty unless top_logprobs
-  std::vector<VersionSpan> version_spans;
+  std::vector<VersionSpan> version_spans;    // of the sampled tokens
+  // Those that have ended, in order, and the number of given tokens in them. A completion of one
+  // turn has none.
+  std::vector<Segment> segments;
+  int32_t num_given = 0;
   std::optional<FoundKv> found_kv;  // the most outdated one; none: all its KV was computed for it
-  double decode_seconds = 0;        // from the first token to the last
+  double decode_seconds = 0;        // from the first token to the last, without wait_seconds
+  double wait_seconds = 0;          // between turns, for the ids that were given
   double longest_gap_seconds = 0;   // between two of its tokens
   FinishReason finish_reason = FinishReason::kStop;
   std::string text;  // without the stop token, cut at a stop string
@@ -104,6 +116,20 @@ struct FinishedCompletion {
   // of token_ids.
   std::vector<int32_t> hashed_ids;
   ByteCharge charge;  // for the arrays above, grown by LastTokenBytes with each token
+
+  int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
+  int32_t num_sampled() const { return num_tokens() - num_given; }
+};
+
+// A turn of a completion that now waits to be continued.
+struct FinishedTurn {
+  int32_t index = 0;  // of the completion
+  int32_t turn = 0;   // from 1
+  std::vector<int32_t> token_ids;
+  FinishReason finish_reason = FinishReason::kStop;
+  std::string text;             // without the stop token, cut at a stop string
+  int32_t num_tokens_left = 0;  // that may be given, so that one more can be sampled
+  ByteCharge charge;            // for this struct
 };
 
 // Why one group failed, while the engine and the other groups go on.
@@ -119,6 +145,10 @@ std::string_view GroupFailureName(GroupFailure cause);  // "non_finite_logits", 
 struct CompletionFinished {
   GroupKey key = 0;
   FinishedCompletion completion;
+};
+struct TurnFinished {
+  GroupKey key = 0;
+  FinishedTurn turn;
 };
 struct GroupFinished {
   GroupKey key = 0;
@@ -137,8 +167,8 @@ struct GroupFailed {  // the last event of its group; no bit of the other groups
   GroupFailure cause = GroupFailure::kNonFiniteLogits;
   absl::Status status;  // DATA_LOSS: names the cause, the completion and the token
 };
-using EngineEvent =
-    std::variant<GroupStarted, GroupDecoding, CompletionFinished, GroupFinished, GroupFailed>;
+using EngineEvent = std::variant<GroupStarted, GroupDecoding, CompletionFinished, GroupFinished,
+                                 GroupFailed, TurnFinished>;
 
 // Bytes of the record of the last token in a completion.
 int64_t LastTokenBytes(const FinishedCompletion& completion);

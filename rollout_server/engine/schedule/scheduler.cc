@@ -28,7 +28,7 @@ int64_t MemberBlocks(const GroupRequest& request, int64_t num_new) {
 // Blocks that a group holds at most while `num_members` of it are unfinished.
 int64_t BlocksOf(const GroupRequest& request, int64_t num_members) {
   return FullPromptBlocks(request) +
-         num_members * MemberBlocks(request, request.sampling.max_new_tokens);
+         num_members * MemberBlocks(request, request.max_completion_tokens());
 }
 
 void KeepMostOutdated(const FoundKv& found, std::optional<FoundKv>& kept) {
@@ -77,7 +77,7 @@ bool Scheduler::CanAdmit(const GroupRequest& request) const {
     sequences += group->num_unfinished;
     for (const auto& s : group->sequences) {
       // Members that lost their KV come first.
-      if (!s->active && !s->finished && !s->completion.token_ids.empty()) return false;
+      if (!s->active && s->has_work() && !s->completion.token_ids.empty()) return false;
     }
   }
   if (sequences > limits_.max_sequences) return false;
@@ -89,6 +89,13 @@ bool Scheduler::CanAdmit(const GroupRequest& request) const {
   // It fits by the learned share. Are there blocks for it to begin?
   const int64_t prompt = KvBlockPool::BlocksFor(static_cast<int64_t>(request.prompt.size()));
   return share == 1.0 || prompt + sequences <= NumAvailable();
+}
+
+bool Scheduler::HasWork() const {
+  if (std::ranges::any_of(running_, [](const auto& group) { return group->has_work(); })) {
+    return true;
+  }
+  return !waiting_.empty() && !admissions_held_ && CanAdmit(waiting_.front());
 }
 
 void Scheduler::Admit(StepPlan& plan) {
@@ -138,18 +145,21 @@ void Scheduler::PlanDecodes(StepPlan& plan) {
 
 // Brings preempted members back, oldest group first, while blocks last.
 void Scheduler::Resume(StepPlan& plan) {
-  for (size_t g = 0; g < running_.size(); ++g) {
+  const auto oldest = static_cast<size_t>(
+      std::ranges::find_if(running_, [](const auto& group) { return group->has_work(); }) -
+      running_.begin());
+  for (size_t g = oldest; g < running_.size(); ++g) {
     RunningGroup& group = *running_[g];
     if (!group.prompt_done) continue;
     for (const auto& sequence : group.sequences) {
-      if (sequence->active || sequence->finished) continue;
+      if (sequence->active || !sequence->has_work()) continue;
       const int64_t needed = KvBlockPool::BlocksFor(sequence->num_tokens()) -
                              static_cast<int64_t>(group.prompt.blocks.size());
       // Every running sequence needs another block soon, so one is kept free for each. When none
-      // runs, the oldest group must advance.
+      // runs, the oldest group with work must advance.
       const int64_t spare = static_cast<int64_t>(ready_.size());
       const auto enough = [&] { return NumAvailable() >= needed + spare; };
-      while (!enough() && g == 0 && ready_.empty() && ReclaimFrom(1)) {
+      while (!enough() && g == oldest && ready_.empty() && ReclaimFrom(g + 1)) {
       }
       if (!enough()) return;
       sequence->kv = group.prompt;
@@ -191,10 +201,13 @@ void Scheduler::PlanChunks(StepPlan& plan) {
     RunningGroup& group = *running_[g];
     if (group.prompt_done) {
       for (const auto& s : group.sequences) {
-        if (s->active && !s->decodable()) add(g, s.get(), s->kv, s->num_tokens());
+        if (s->active && s->has_work() && !s->decodable()) {
+          add(g, s.get(), s->kv, s->num_tokens());
+        }
       }
       continue;
     }
+    if (!group.has_work()) continue;
     if (group.prompt.blocks.empty() && budget > 0) {
       group.prompt.generation = generation_;
       group.prompt.name = ChainStart(generation_);
@@ -234,8 +247,31 @@ bool Scheduler::ExtendTo(Cached& kv, int64_t num_tokens, StepPlan& plan) {
   return true;
 }
 
-// Takes KV from the youngest group that has any, down to running_[first_victim].
+// Takes the KV of a member that waits, youngest group first, or of a prompt for which nobody but
+// such members has a use.
+bool Scheduler::ReclaimFromWaiting() {
+  for (auto group = running_.rbegin(); group != running_.rend(); ++group) {
+    for (const auto& s : (*group)->sequences) {
+      if (!s->waits || !s->active) continue;
+      Deactivate(*s);
+      return true;
+    }
+    if ((*group)->has_work() || (*group)->prompt.blocks.empty()) continue;
+    Drop((*group)->prompt);
+    (*group)->prompt_done = false;
+    return true;
+  }
+  return false;
+}
+
+// Takes KV from members that wait, and then from the youngest group that has any, down to
+// running_[first_victim].
 bool Scheduler::ReclaimFrom(size_t first_victim) {
+  if (ReclaimFromWaiting()) {
+    ++stats_.num_preemptions;
+    overcommit_.OnPreempted();
+    return true;
+  }
   for (size_t g = running_.size(); g > first_victim; --g) {
     if (ReclaimFromGroup(*running_[g - 1])) return true;
   }
@@ -283,7 +319,7 @@ void Scheduler::Computed(const StepPlan& plan) {
 void Scheduler::Fork(RunningGroup& group) {
   group.prompt_done = true;
   for (const auto& s : group.sequences) {
-    if (s->finished) continue;
+    if (!s->has_work()) continue;
     s->kv = group.prompt;
     for (const BlockId block : s->kv.blocks) blocks_.Share(block);
     s->active = true;

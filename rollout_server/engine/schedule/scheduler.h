@@ -10,8 +10,11 @@
 // decodable together. A member that writes into a shared block gets a copy of it first. Full blocks
 // can be found again by later prompts and by preempted members (kv_block_pool.h).
 //
-// Invariant: the oldest group always advances, so every group ends. When no block is left, blocks
-// lent to scores come back first; then the youngest group gives some back: its member with the
+// Between two turns a sequence waits: it keeps its KV and its slot, and has no work until Continue.
+//
+// Invariant: the oldest group with work always advances, so every group ends whose turns are
+// answered. When no block is left, blocks lent to scores come back first, and then those of
+// sequences that wait; then the youngest group gives some back: its member with the
 // fewest tokens loses its KV (its prompt, where no member has any), and is computed again before
 // any new group is admitted. The oldest group alone always fits.
 #pragma once
@@ -122,6 +125,11 @@ class Scheduler {
   };
   Finished Finish(Sequence* sequence);
 
+  // The sequence, which has the last token of its turn, waits for ids until Continue, which follows
+  // the appending of those.
+  void Wait(Sequence* sequence) { sequence->waits = true; }
+  void Continue(Sequence* sequence) { sequence->waits = false; }
+
   // Gives a waiting group the lowest priority, behind those that have it already. Ignores any other
   // key.
   void PutLast(GroupKey key);
@@ -144,7 +152,8 @@ class Scheduler {
   void GiveBack(const std::shared_ptr<const KvLoan>& loan);
   bool has_lent() const { return !loans_.empty(); }
 
-  bool HasWork() const { return !running_.empty() || (!waiting_.empty() && !admissions_held_); }
+  // Whether the next plan has any.
+  bool HasWork() const;
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   const std::vector<std::unique_ptr<RunningGroup>>& running() const { return running_; }
@@ -161,6 +170,7 @@ class Scheduler {
   void PlanChunks(StepPlan& plan);
   bool ExtendTo(Cached& kv, int64_t num_tokens, StepPlan& plan);
   bool ReclaimFrom(size_t first_victim);
+  bool ReclaimFromWaiting();
   bool ReclaimFromGroup(RunningGroup& group);
   void Fork(RunningGroup& group);
   template <typename TokenAt>

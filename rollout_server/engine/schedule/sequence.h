@@ -1,6 +1,7 @@
 // Sequence and RunningGroup: the state of a group while it runs, shared by scheduler and engine.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,14 +35,20 @@ struct Sequence {
   std::shared_ptr<StopMatcher> stop;  // null without stop strings
   bool active = false;  // holds KV; false before the prompt is computed and when preempted
   bool finished = false;
+  bool waits = false;         // between two turns, for ids: it has nothing to compute
+  int32_t turn_begin = 0;     // token of the completion at which the turn under way begins
   bool found_prefix = false;  // some of its KV was found, not computed
   Cached kv;
 
   const SamplingParams& sampling() const;
   int64_t num_tokens() const;  // of prompt and completion
   int32_t TokenAt(int64_t position) const;
+  // It has tokens to compute, or will have as soon as it has KV.
+  bool has_work() const { return !finished && !waits; }
   // All but the last token are computed, so the next step may sample.
-  bool decodable() const { return active && !finished && kv.num_computed == num_tokens() - 1; }
+  bool decodable() const { return active && has_work() && kv.num_computed == num_tokens() - 1; }
+  // Tokens of the turn under way.
+  int32_t turn_size() const { return completion.num_tokens() - turn_begin; }
 };
 
 struct RunningGroup {
@@ -55,6 +62,10 @@ struct RunningGroup {
   int64_t num_prompt_tokens_found = 0;  // in the prefix index, when it was admitted
 
   int64_t prompt_size() const { return static_cast<int64_t>(request.prompt.size()); }
+  // False while all of its unfinished members wait between two turns.
+  bool has_work() const {
+    return std::ranges::any_of(sequences, [](const auto& one) { return one->has_work(); });
+  }
 };
 
 inline const SamplingParams& Sequence::sampling() const {

@@ -327,6 +327,17 @@ TEST(Samples, WorstTokensFallInSizeAndLeaveMaskedCompletionsOut) {
   EXPECT_EQ(worst[2]["delta"], -0.25);
 }
 
+TEST(Samples, GivenTokensHaveNoVersion) {
+  const TempDir run;
+  Put(run / "rollouts/step_1.jsonl",
+      Group(
+          1, false,
+          R"({"index":0,"tokens":["a","b","c","d"],"behaviour_logprobs":[-1,null,-1,-1],"versions":[[2,1],[3,2]],"segments":[["drawn",1],["given",1],["drawn",2]]})"));
+  const Json shown = Data(run)["samples"]["steps"][0]["groups"][0]["completions"][0];
+  EXPECT_THAT(shown["given"], ElementsAre(false, true, false, false));
+  EXPECT_THAT(shown["versions"], ElementsAre(2, nullptr, 3, 3));
+}
+
 TEST(Samples, NameACompletionWhoseArraysDiffer) {
   const TempDir run;
   Put(run / "rollouts/step_1.jsonl",

@@ -138,6 +138,34 @@ TEST(CaptureTest, ComesBackAsItWasWritten) {
             std::vector<int32_t>{3});
 }
 
+TEST(CaptureTest, TurnsAreAColumnOfAnotherFormat) {
+  const TempDir dir;
+  Capture wrote = SmallCapture();
+  const auto manifest = [&] { return *ReadFile(dir / "c/manifest.json"); };
+  ASSERT_THAT(WriteCapture(dir / "c", wrote), IsOk());
+  EXPECT_NE(manifest().find("\"format_version\": 2"), std::string::npos) << "of one turn";
+  wrote.turn = {1, 1, 1, 1, 0, 2};
+  ASSERT_THAT(WriteCapture(dir / "c", wrote), IsOk());
+  EXPECT_NE(manifest().find("\"format_version\": 4"), std::string::npos);
+  const auto read = ReadCapture(dir / "c");
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->turn, wrote.turn);
+  const CaptureRecord record = MakeCaptureRecord(*read);
+  EXPECT_EQ(record.mask, (std::vector<uint8_t>{1, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(record.length, (std::vector<int32_t>{2, 1, 2}));
+  EXPECT_EQ(record.position, (std::vector<int32_t>{0, 1, 0, 0, 1, 1}));
+  for (const std::vector<int32_t>& wrong : {std::vector<int32_t>{1, 1, 1, 1, 0},
+                                            {1, 1, 1, 0, 1, 1},
+                                            {1, 1, 1, 1, 0, 0},
+                                            {1, 1, 1, 1, 0, 3},
+                                            {1, 1, 1, 1, 2, 2},
+                                            {1, 1, 1, 2, 0, 3}}) {
+    wrote.turn = wrong;
+    EXPECT_THAT(WriteCapture(dir / "c", wrote),
+                FailsWith(absl::StatusCode::kInvalidArgument, "column turn"));
+  }
+}
+
 // Token 1 could be any of the ids 0 to 99 999, token 4 every other one of them. As plain ids they
 // would take 4 bytes each, 600 000 bytes in all. Packed, the first is one run: a byte for the
 // coding, 3 for the count of 100 000, 1 for the distance, 3 for the length less one. The second is
@@ -245,7 +273,7 @@ TEST(CaptureTest, AForeignVersionNamesTheProgramThatWroteIt) {
   text.replace(text.find("\"format_version\": 2"), 19, "\"format_version\": 9");
   std::ofstream(manifest) << text;
   EXPECT_THAT(ReadCapture(path), FailsWith(absl::StatusCode::kInvalidArgument,
-                                           "format_version 9, this program reads 1 and 2"));
+                                           "format_version 9, this program reads 1, 2 and 4"));
   std::ofstream(manifest) << "{\"format\": \"another\"}";
   EXPECT_THAT(ReadCapture(path), FailsWith(absl::StatusCode::kInvalidArgument, "not the manifest"));
   std::ofstream(manifest) << "{\"format\": \"tandem-capture\", \"format_version\": 1}";

@@ -39,6 +39,20 @@ TEST(DriftSplitsTest, FirstAndLastTokensStandAlone) {
   EXPECT_FALSE(buckets[0].mean_delta.known()) << "two completions are too few for an interval";
 }
 
+TEST(DriftSplitsTest, TurnsStandAloneWhereThereAreSeveral) {
+  TokenLines tokens;
+  for (const double pi : {0.4, 0.4, 0.8, 0.2}) tokens.Add(0.4, pi);
+  EXPECT_TRUE(BucketDrift(tokens.view(), SplitBy::kTurn).empty()) << "all of one turn";
+  TokenRecord record = tokens.view();
+  const std::vector<int32_t> turns = {1, 1, 2, 20};
+  record.turn = turns;
+  const auto buckets = BucketDrift(record, SplitBy::kTurn);
+  EXPECT_EQ(Labels(buckets), (std::vector<std::string>{"1", "2", "17-32"}));
+  EXPECT_EQ(buckets[0].sums.tokens, 2);
+  EXPECT_NEAR(buckets[1].mean_delta.value, std::log(2.0), 1e-6);
+  EXPECT_NEAR(buckets[2].mean_delta.value, -std::log(2.0), 1e-6);
+}
+
 TEST(DriftSplitsTest, PositionIsTheTenthOfTheCompletion) {
   const auto buckets = BucketDrift(TwoCompletions().view(), SplitBy::kPosition);
   ASSERT_EQ(buckets.size(), 10u);

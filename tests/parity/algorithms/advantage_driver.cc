@@ -67,6 +67,7 @@ json Whitened(const json& input) {
                             static_cast<float>(rewards[i]));
     batch.completions.push_back({.begin = begin, .end = begin + lengths[i]});
   }
+  micro.loss_mask.assign(micro.advantages.size(), 1);
   WhitenAdvantages(batch);
   json rows = json::array();
   for (const CompletionOrigin& completion : batch.completions) {

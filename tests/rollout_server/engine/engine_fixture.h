@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <utility>
@@ -20,6 +22,12 @@ namespace tandem::rollout {
 // Completions by group, then by index.
 using Completions = std::map<GroupKey, std::map<int32_t, FinishedCompletion>>;
 
+inline std::vector<uint32_t> BitsOf(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+  return bits;
+}
+
 // Every completion of `want`: ids, log-probs, entropies and moments, bit for bit.
 inline void ExpectSameBytes(const Completions& got, const Completions& want) {
   for (const auto& [key, members] : want) {
@@ -28,10 +36,10 @@ inline void ExpectSameBytes(const Completions& got, const Completions& want) {
       const FinishedCompletion& other = got.at(key).at(index);
       SCOPED_TRACE(::testing::Message() << "group " << key << ", member " << index);
       ASSERT_EQ(other.token_ids, completion.token_ids);
-      ASSERT_EQ(other.behaviour_logprobs, completion.behaviour_logprobs);
-      ASSERT_EQ(other.raw_logprobs, completion.raw_logprobs);
-      ASSERT_EQ(other.entropies, completion.entropies);
-      ASSERT_EQ(other.logprob_second_moments, completion.logprob_second_moments);
+      ASSERT_EQ(BitsOf(other.behaviour_logprobs), BitsOf(completion.behaviour_logprobs));
+      ASSERT_EQ(BitsOf(other.raw_logprobs), BitsOf(completion.raw_logprobs));
+      ASSERT_EQ(BitsOf(other.entropies), BitsOf(completion.entropies));
+      ASSERT_EQ(BitsOf(other.logprob_second_moments), BitsOf(completion.logprob_second_moments));
     }
   }
 }

@@ -14,6 +14,7 @@ namespace tandem::trainer {
 namespace {
 
 using ::tandem::testing::AddCompletion;
+using ::tandem::testing::CutIntoTurns;
 using ::tandem::testing::GroupWithPrompt;
 using ::tandem::testing::ScoredGroup;
 
@@ -187,6 +188,31 @@ TEST(Critic, GivesAdvantagesAndTargetsOfEachCompletion) {
   EXPECT_EQ(got.critic.targets[0][0], 0) << "of the prompt";
   EXPECT_NEAR(got.critic.value_mean, 1.25 / 3, 1e-6);
   EXPECT_NEAR(got.critic.target_mean, 2.225 / 3, 1e-6);
+}
+
+// One completion of two turns with a given token between them, places 2, 3 (given) and 4.
+TEST(Critic, PassesOverWhatWasGivenBetweenTwoTurns) {
+  Case c;
+  c.groups[0].clear_completions();
+  CutIntoTurns(AddCompletion(c.groups[0], {5, 6, 7}, 0), {1, 1, 1})->set_reward(1);
+  const AdvantageOptions options = {.kind = AdvantageKind::kGae, .value = {.lambda = 0.5}};
+  c.Pack(options);
+  c.reference[2] = -1.4f;  // d = 0.4: a reward of -0.2
+  c.reference[3] = 7;      // of the given token: it costs nothing
+  const std::vector<float> values = {9, 9, 0.5f, 9, 0.25f}, bootstraps = {0};
+  const BatchAdvantages got =
+      SetBatchAdvantages({.proximal = {std::span(c.proximal).first(5)},
+                          .reference = {std::span(c.reference).first(5)},
+                          .values = {values},
+                          .bootstraps = bootstraps},
+                         {.coefficient = 0.5, .per_token = true}, options, c.batch);
+  // As of two tokens side by side: 1 - 0.25, and -0.2 + 0.25 - 0.5 + 0.5 x 0.75.
+  EXPECT_NEAR(c.advantages()[4], 0.75, 1e-6);
+  EXPECT_NEAR(c.advantages()[2], -0.45 + 0.5 * 0.75, 1e-6);
+  EXPECT_EQ(c.advantages()[3], 0);
+  EXPECT_EQ(got.critic.targets[0][3], 0);
+  EXPECT_NEAR(got.critic.value_mean, 0.75 / 2, 1e-6);
+  EXPECT_NEAR(got.kl_penalty, 0.2, 1e-6);
 }
 
 TEST(Critic, ReadsTheRatioOfProximalToBehaviourForItsTraces) {

@@ -12,6 +12,7 @@ namespace tandem::trainer {
 namespace {
 
 using ::tandem::testing::AddCompletion;
+using ::tandem::testing::CutIntoTurns;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::GroupWithPrompt;
 using ::tandem::testing::IsOk;
@@ -80,6 +81,37 @@ TEST(PackBatchTest, WhatAServerDoesNotSayOfItsDistributionIsUnknownAndNotZero) {
   EXPECT_THAT(micro.entropies, ElementsAre(0, 0, 0, IsNan(), IsNan(), IsNan(), 1, 1));
   EXPECT_THAT(micro.logprob_second_moments,
               ElementsAre(0, 0, 0, IsNan(), IsNan(), IsNan(), 1.5f, 1.5f));
+}
+
+TEST(PackBatchTest, WhatWasGivenBetweenTwoTurnsIsContextAndNotTrained) {
+  ScoredGroup group = GroupWithPrompt(7, {10});
+  auto* const scored =
+      CutIntoTurns(AddCompletion(group, {20, kEnd, 5, 6, 21, kEnd}, 0.5f), {2, 2, 2});
+  scored->set_reward(3);
+  const auto batch = Pack({group});
+  ASSERT_THAT(batch, IsOk());
+  const Microbatch& micro = batch->microbatches[0];
+  EXPECT_THAT(micro.row.token_ids, ElementsAre(10, 20, kEnd, 5, 6, 21, kEnd));
+  EXPECT_THAT(micro.row.positions, ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(micro.row.source, ElementsAre(-1, 0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(micro.row.is_target, ElementsAre(false, true, true, false, false, true, true));
+  EXPECT_THAT(micro.loss_mask, ElementsAre(0, 1, 1, 0, 0, 1, 1));
+  EXPECT_THAT(micro.turns, ElementsAre(0, 1, 1, 0, 0, 2, 2));
+  EXPECT_THAT(micro.completion, ElementsAre(-1, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(micro.behaviour_logprobs, ElementsAre(0, -1, -1, 0, 0, -1, -1));
+  EXPECT_THAT(micro.advantages, ElementsAre(0, 0.5f, 0.5f, 0, 0, 0.5f, 0.5f));
+  EXPECT_THAT(micro.entropies, ElementsAre(0, 1, 1, 0, 0, 1, 1));
+  EXPECT_THAT(micro.rewards, ElementsAre(0, 0, 0, 0, 0, 0, 3));
+  EXPECT_EQ(batch->num_trained_tokens, 4);
+  EXPECT_EQ(micro.row.segments.size(), 2u) << "one of the prompt, one of the whole completion";
+}
+
+TEST(PackBatchTest, ARewardOnAGivenTokenIsRefused) {
+  ScoredGroup group = GroupWithPrompt(7, {10});
+  auto* const scored = CutIntoTurns(AddCompletion(group, {20, 5, 21}, 0.5f), {1, 1, 1});
+  for (const double reward : {0.0, 0.5, 0.0}) scored->add_token_rewards(reward);
+  EXPECT_THAT(Pack({group}), FailsWith(absl::StatusCode::kInvalidArgument,
+                                       "token 1 was given to the model and has reward 0.5"));
 }
 
 std::vector<int32_t> IdsOf(const SupportView& support) {

@@ -76,6 +76,32 @@ TEST(CheckCompletion, WantsSpansThatAddUpAndNeverFall) {
   EXPECT_THAT(CheckCompletion(Request(), completion), FailsWith(kDataLoss, "empty span"));
 }
 
+TEST(CheckCompletion, WantsTheTurnsThatWereAskedFor) {
+  auto request = Request();
+  request.mutable_turns()->set_max_turns(2);
+  request.mutable_turns()->set_max_completion_tokens(8);
+  Completion completion = Good();
+  for (const int tokens : {1, 1, 1}) {
+    auto* const segment = completion.add_segments();
+    segment->set_given(completion.segments_size() == 2);
+    segment->set_num_tokens(tokens);
+  }
+  completion.mutable_version_spans()->RemoveLast();
+  EXPECT_THAT(CheckCompletion(request, completion), IsOk());
+  EXPECT_THAT(CheckCompletion(Request(), completion),
+              FailsWith(kDataLoss, "has 2 turns, asked for were at most 1"));
+  request.mutable_sampling()->set_max_new_tokens(0);
+  EXPECT_THAT(CheckCompletion(request, completion), FailsWith(kDataLoss, "a turn of 1 tokens"));
+  request = Request();
+  request.mutable_turns()->set_max_turns(2);
+  request.mutable_turns()->set_max_completion_tokens(2);
+  EXPECT_THAT(CheckCompletion(request, completion), FailsWith(kDataLoss, "3 tokens, want 1 to 2"));
+  request.mutable_turns()->set_max_completion_tokens(8);
+  completion.mutable_segments(1)->set_given(false);
+  EXPECT_THAT(CheckCompletion(request, completion),
+              FailsWith(kDataLoss, "drawn and given by turns"));
+}
+
 TEST(Bug33RetokenisedText, IdsThatAreNotThoseThatWereSampledAreRefused) {
   Completion completion = Good();
   completion.set_token_ids(2, 10);

@@ -51,10 +51,33 @@ TEST(StepMetrics, ComeOutAsWorkedByHand) {
   EXPECT_DOUBLE_EQ(line.Get("length/min"), 2);
   EXPECT_DOUBLE_EQ(line.Get("length/max"), 8);
   EXPECT_DOUBLE_EQ(line.Get("length/truncated_share"), 0.25);
+  EXPECT_EQ(line.ToJson().find("turns/"), std::string::npos) << "all of one turn";
   EXPECT_DOUBLE_EQ(line.Get("staleness/mean"), 0.2);  // 4 of 20 tokens are one version old
   EXPECT_DOUBLE_EQ(line.Get("staleness/max"), 1);
   EXPECT_NE(line.ToJson().find("\"staleness/histogram\":{\"0\":16,\"1\":4}"), std::string::npos);
   EXPECT_EQ(CountTokens(SampledGroups(Trained(Groups()))), 20);
+}
+
+// The completion of six tokens drew two, was given three and drew one, for which it waited 2 s.
+TEST(StepMetrics, CountWhatWasDrawnAndWhatWasGiven) {
+  std::vector<ScoredGroup> groups = Groups();
+  rollout::v1::Completion* const completion =
+      groups[1].mutable_completions(0)->mutable_completion();
+  for (const int tokens : {2, 3, 1}) {
+    auto* const segment = completion->add_segments();
+    segment->set_given(tokens == 3);
+    segment->set_num_tokens(tokens);
+  }
+  completion->mutable_version_spans(0)->set_num_tokens(3);
+  completion->set_wait_ms(2000);
+  MetricsLine line(4, 0);
+  AddGroupMetrics(Trained(groups), {3}, &line);
+  EXPECT_DOUBLE_EQ(line.Get("turns/mean"), 5.0 / 4);
+  EXPECT_DOUBLE_EQ(line.Get("turns/max"), 2);
+  EXPECT_DOUBLE_EQ(line.Get("turns/given_share"), 3.0 / 20);
+  EXPECT_DOUBLE_EQ(line.Get("turns/wait_mean"), 0.5);
+  EXPECT_DOUBLE_EQ(line.Get("length/mean"), 17.0 / 4);
+  EXPECT_EQ(CountTokens(SampledGroups(Trained(groups))), 17);
 }
 
 TEST(StepMetrics, OfExternalRewardsCountFailuresAndDisagreements) {

@@ -14,9 +14,11 @@
 //   teach 16                              this many groups of another text that use a quarter of
 //                                         their worst case, so that the scheduler overcommits
 //   finish 1.0                            the member's next token is its last
+//   pause 1.0                             the member's next token ends a turn: it waits
+//   give member=1.0 ids=5                 5 ids are given to a member that waits
 //   free 5                                blocks available now
 //   preempted 1                           number of preemptions so far
-//   idle                                  nothing runs or waits
+//   idle                                  no step has anything to compute
 //
 // # opens a comment. Every member draws token 7 whenever a plan says so.
 #include <gtest/gtest.h>
@@ -60,6 +62,20 @@ class Scenario {
   }
 
  private:
+  // The member whose name the next word ends in ("member=1.0", or "1.0" alone).
+  Sequence* Member(std::istringstream& words) {
+    std::string word;
+    words >> word;
+    word = word.substr(word.find('=') + 1);  // npos + 1 is 0
+    for (const auto& group : scheduler_->running()) {
+      for (const auto& s : group->sequences) {
+        if (NameOf(*s) == word) return s.get();
+      }
+    }
+    ADD_FAILURE() << "no member " << word;
+    return nullptr;
+  }
+
   static Fields Parse(std::istringstream& words) {
     Fields fields;
     for (std::string word; words >> word;) {
@@ -101,6 +117,17 @@ class Scenario {
     } else if (verb == "finish") {
       words >> word;
       last_.insert(word);
+    } else if (verb == "pause") {
+      words >> word;
+      pausing_.insert(word);
+    } else if (verb == "give") {
+      Sequence* const member = Member(words);
+      if (member == nullptr) return;
+      ASSERT_TRUE(member->waits);
+      const int64_t ids = Parse(words).at("ids");
+      member->completion.token_ids.resize(member->completion.token_ids.size() +
+                                          static_cast<size_t>(ids));
+      scheduler_->Continue(member);
     } else if (verb == "free") {
       int64_t want = 0;
       words >> want;
@@ -166,7 +193,11 @@ class Scenario {
       s->completion.token_ids.push_back(7);
       const bool full = static_cast<int32_t>(s->completion.token_ids.size()) ==
                         s->group->request.sampling.max_new_tokens;
-      if (full || last_.erase(NameOf(*s)) > 0) scheduler_->Finish(s);
+      if (full || last_.erase(NameOf(*s)) > 0) {
+        scheduler_->Finish(s);
+      } else if (pausing_.erase(NameOf(*s)) > 0) {
+        scheduler_->Wait(s);
+      }
     }
   }
 
@@ -181,7 +212,7 @@ class Scenario {
   }
 
   std::unique_ptr<Scheduler> scheduler_;
-  std::set<std::string> last_;
+  std::set<std::string> last_, pausing_;
   bool has_plan_ = false;
   std::vector<std::string> plan_, expected_;
 };

@@ -1,0 +1,31 @@
+// TurnLimits, Segment, TurnAnswer: completions of several turns, as plain structs of the engine's
+// requests and results (group.h). Between two turns a completion waits for ids that are given to it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tandem::rollout {
+
+// Of a request.
+struct TurnLimits {
+  int32_t max_turns = 1;              // sampled ones
+  int32_t max_completion_tokens = 1;  // given ones included
+};
+
+// A run of tokens that were sampled in one turn, or given between two.
+struct Segment {
+  bool given = false;
+  int32_t num_tokens = 0;
+  friend bool operator==(const Segment&, const Segment&) = default;
+};
+
+// What follows a turn.
+struct TurnAnswer {
+  int32_t index = 0;               // of the completion
+  int32_t turn = 0;                // FinishedTurn::turn
+  std::vector<int32_t> token_ids;  // empty with `finish`
+  bool finish = false;
+};
+
+}  // namespace tandem::rollout
