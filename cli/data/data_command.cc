@@ -110,6 +110,7 @@ absl::Status Data(const DataFlags& flags, const CLI::App& sub) {
   }
   std::unique_ptr<Tokenizer> tokenizer;
   if (!request.model.empty()) {
+    TANDEM_RETURN_IF_ERROR(FindModel(&request.model));
     TANDEM_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(request.model));
     TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(request.model));
     request.limits.context_tokens = config.max_position_embeddings - request.max_new_tokens;

@@ -29,6 +29,12 @@ constexpr FormerFlag kFormerFlags[] = {
     {"bench push", "--servers", "--num-servers"},
     {"drift capture", "--completions", "--group-size"},
     {"drift capture", "--prompts", "--data"},
+    {"serve-reward-model", "--split", "--boundary"},
+    {"serve-reward-model", "--split-pattern", "--boundary-pattern"},
+    {"label-steps", "--split", "--boundary"},
+    {"label-steps", "--split-pattern", "--boundary-pattern"},
+    {"train-reward-model", "--split", "--boundary"},
+    {"train-reward-model", "--split-pattern", "--boundary-pattern"},
     {"demo", "--cast", "--rounding"},
     {"report", "--output", "--out"},
 };

@@ -51,10 +51,11 @@ void AddAggregationFlags(CLI::App* sub, RewardModelOptions& options, RewardModel
 }
 
 void AddSplitFlags(CLI::App* sub, trainer::StepOptions& options, std::string& boundary) {
-  AddChoice(sub, "--split", boundary, {"newline", "regex", "marker", "tags"},
-            "what ends a step: a line break; a match of --split-pattern (RE2); that text; or steps "
-            "lie between its tags");
-  sub->add_option("--split-pattern", options.pattern, "of --split regex, marker or tags");
+  AddChoice(
+      sub, "--boundary", boundary, {"newline", "regex", "marker", "tags"},
+      "what ends a step: a line break; a match of --boundary-pattern (RE2); that text; or steps "
+      "lie between its tags");
+  sub->add_option("--boundary-pattern", options.pattern, "of --boundary regex, marker or tags");
 }
 
 absl::StatusOr<std::unique_ptr<trainer::RewardScorer>> LoadRewardModel(

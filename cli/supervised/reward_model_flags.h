@@ -23,7 +23,7 @@ CLI::Option* AddRewardModelFlag(CLI::App* sub, const char* name,
 // --dtype, --ensemble, --std-weight, --steps
 void AddAggregationFlags(CLI::App* sub, trainer::RewardModelOptions& options,
                          RewardModelWords& words);
-// --split and --split-pattern, where texts are split into steps.
+// --boundary and --boundary-pattern, where texts are split into steps.
 void AddSplitFlags(CLI::App* sub, trainer::StepOptions& options, std::string& boundary);
 trainer::StepBoundary BoundaryOf(const std::string& word);
 

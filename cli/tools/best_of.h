@@ -21,8 +21,8 @@ struct BestOfFlags {
   trainer::RewardModelOptions model;
   RewardModelWords words;
 };
-// --best-of, --reward-model, --reward-ensemble, --reward-std-weight, --reward-steps, --split,
-// --split-pattern
+// --best-of, --reward-model, --reward-ensemble, --reward-std-weight, --reward-steps, --boundary,
+// --boundary-pattern
 void AddBestOfFlags(CLI::App* sub, BestOfFlags& flags);
 
 // Null without --best-of.

@@ -10,7 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "cli/data/data_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
@@ -20,8 +20,9 @@
 #include "cli/tools/tried_reward.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
 #include "common/options/command_line.h"
+#include "common/tables/row_reader.h"
+#include "trainer/data/row_parser.h"
 
 namespace tandem::cli {
 namespace {
@@ -64,20 +65,21 @@ std::string ShownPrompt(const trainer::PromptRow& row) {
   return messages.back().value("content", "");
 }
 
-// Lines of the data, all of them, without completions.
+// Rows of the data, all of them, without completions.
 absl::StatusOr<std::vector<RowToTry>> ReadRows(const TryFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.data));
+  TANDEM_ASSIGN_OR_RETURN(const auto parser,
+                          trainer::RowParser::Create(flags.prompts, /*needs_answer=*/false));
+  const DatasetPart part = {.split = flags.prompts.split, .subset = flags.prompts.subset};
+  TANDEM_ASSIGN_OR_RETURN(const auto reader, RowReader::Open(flags.data, part));
   std::vector<RowToTry> rows;
-  int64_t number = 0;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == absl::string_view::npos) continue;
-    RowToTry row = {.line = number, .source = std::string(line)};
-    TANDEM_ASSIGN_OR_RETURN(
-        row.row, trainer::ParsePromptRow(row.source, absl::StrCat(flags.data, ":", number), ""));
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const auto read, reader->Next());
+    if (!read.has_value()) break;
+    RowToTry row = {.line = read->number + 1, .source = std::string(read->json)};
+    TANDEM_ASSIGN_OR_RETURN(row.row, parser.Parse(row.source, read->place));
     rows.push_back(std::move(row));
   }
-  if (rows.empty()) return InvalidArgument(flags.data, ": no line of data");
+  if (rows.empty()) return InvalidArgument(flags.data, ": no row of data");
   return rows;
 }
 
@@ -165,7 +167,7 @@ absl::Status TakeRollouts(const TryFlags& flags, std::vector<RowToTry>* rows) {
 // Completions of a model.
 absl::Status SampleCompletions(TryFlags& flags, std::vector<RowToTry>* rows) {
   TANDEM_RETURN_IF_ERROR(AsUsageError(rollout::ValidateSampling(flags.sampling)));
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_RETURN_IF_ERROR(FindModel(&flags.model));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
   TANDEM_RETURN_IF_ERROR(BoundPrompts(config, flags.sampling.max_new_tokens, flags.prompts));
   TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
@@ -261,6 +263,7 @@ absl::Status TryReward(TryFlags& flags) {
   if (!options.ok()) return AsUsageError(options.status());
   auto rewards = trainer::RewardFunction::Create(*options);
   if (!rewards.ok()) return AsUsageError(rewards.status());
+  TANDEM_RETURN_IF_ERROR(CheckRowFlags(flags.prompts));
   TANDEM_ASSIGN_OR_RETURN(std::vector<RowToTry> rows, ReadRows(flags));
   TANDEM_RETURN_IF_ERROR(
       trainer::WithExitCode((*rewards)->Check(rows[0].source), ExitCode::kUsage));
@@ -297,7 +300,8 @@ void AddCompletionFlags(CLI::App* sub, TryFlags& flags) {
                       "runs/NAME/rollouts (of it the last step) or one of its files: completions "
                       "that a run sampled from the prompts of --data")
           ->excludes(completions);
-  sub->add_option("--model", flags.model, "Hugging Face directory: completions that it samples")
+  sub->add_option("--model", flags.model,
+                  "directory, or name on the Hub: completions that it samples")
       ->excludes(completions)
       ->excludes(rollouts);
   AddPositive(sub, "-n,--group-size", flags.group_size, "completions of each prompt, with --model");
@@ -306,10 +310,7 @@ void AddCompletionFlags(CLI::App* sub, TryFlags& flags) {
               "most tokens of a completion, stop token included");
   sub->add_option("--seed", flags.sampling.seed, "prompt i (from 0) is sampled with seed + i")
       ->capture_default_str();
-  sub->add_option("--suffix", flags.prompts.suffix, "text added to each prompt or question");
-  sub->add_flag_callback(
-      "--no-chat", [&flags] { flags.prompts.chat = false; },
-      "prompts as they are, not through the model's chat template (trainer.data.chat: false)");
+  AddPromptFlags(sub, flags.prompts);
   AddWeightsDTypeFlag(sub, flags.dtype);
   AddThreadsFlag(sub, flags.threads);
 }
@@ -323,9 +324,7 @@ void AddRewardCommand(CLI::App& app, Action& chosen) {
                   "FILE.py:NAME or MODULE:NAME, as in trainer.reward.python; FILE.py means its "
                   "function score")
       ->required();
-  sub->add_option("--data", flags->data,
-                  "JSON lines: prompt or messages and answer, or GSM8K's question and answer")
-      ->required();
+  sub->add_option("--data", flags->data, kDataHelp)->required();
   AddNonNegative(sub, "--limit", flags->limit, "only the first N rows; 0: all");
   AddCompletionFlags(sub, *flags);
   sub->add_option("--kwarg", flags->kwargs,

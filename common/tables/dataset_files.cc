@@ -7,13 +7,16 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/hub/resolve.h"
 #include "common/options/nearest_name.h"
 #include "common/tables/hub_layout.h"
 
@@ -44,6 +47,36 @@ size_t SplitSeparator(const std::string& path) {
   return colon != std::string::npos && Exists(path.substr(0, colon)) ? colon : std::string::npos;
 }
 
+// A data set that `tandem fetch --dataset` left in the cache of the Hub's client, with the split of
+// "NAME:SPLIT"; nothing if there is none of that name.
+struct Fetched {
+  std::string directory;
+  std::string split;
+  std::vector<std::string> not_fetched;  // files that the repository has beside those
+};
+std::optional<Fetched> FindFetched(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  const std::string name = text.substr(0, colon);
+  if (!hub::IsNameOnHub(name)) return std::nullopt;
+  auto found = hub::ResolveDataset(name);
+  if (!found.ok()) return std::nullopt;
+  return Fetched{std::move(found->path), colon == std::string::npos ? "" : text.substr(colon + 1),
+                 std::move(found->not_fetched)};
+}
+
+// Files of data that were left out when the data set was fetched would be missing from a split.
+absl::StatusOr<DatasetFiles> ReadFetched(const std::string& text, const Fetched& fetched,
+                                         const DatasetPart& part) {
+  for (const std::string& file : fetched.not_fetched) {
+    if (!TableFormatOf(file).has_value()) continue;
+    return InvalidArgument(text, ": ", file, " of the data set was not fetched; `tandem fetch ",
+                           "--dataset ", text.substr(0, text.rfind(':')), "` gets all of it");
+  }
+  return FindDatasetFiles(
+      fetched.directory,
+      {.split = fetched.split.empty() ? part.split : fetched.split, .subset = part.subset});
+}
+
 absl::Status Missing(const std::string& path) {
   const bool may_be_of_hub = std::ranges::count(path, '/') == 1 && !path.starts_with('.') &&
                              !path.starts_with('/') && !TableFormatOf(path).has_value();
@@ -52,8 +85,8 @@ absl::Status Missing(const std::string& path) {
   return absl::Status(
       status.code(),
       absl::StrCat(status.message(),
-                   "; a data set of the Hugging Face Hub is downloaded first: hf ", "download ",
-                   path, " --repo-type dataset --local-dir ", fs::path(path).filename().string()));
+                   "; a data set of the Hugging Face Hub is fetched first: tandem fetch --dataset ",
+                   path));
 }
 
 // Checks that all files have one format.
@@ -235,7 +268,9 @@ std::string DatasetFiles::Describe() const {
 
 std::string DatasetPlace(const std::string& path) {
   const std::string place = path.substr(0, SplitSeparator(path));
-  if (Exists(place) || !IsPattern(place)) return place;
+  if (Exists(place)) return place;
+  if (const std::optional<Fetched> fetched = FindFetched(path)) return fetched->directory;
+  if (!IsPattern(place)) return place;
   const size_t slash = place.rfind('/', place.find_first_of("*?"));
   return slash == std::string::npos ? "." : place.substr(0, slash + 1);
 }
@@ -246,7 +281,11 @@ absl::StatusOr<DatasetFiles> FindDatasetFiles(const std::string& path, const Dat
     const std::string base = path.substr(0, separator), split = path.substr(separator + 1);
     return FindDatasetFiles(base, {.split = split, .subset = part.subset});
   }
-  if (!Exists(path)) return IsPattern(path) ? MatchFiles(path) : Missing(path);
+  if (!Exists(path) && IsPattern(path)) return MatchFiles(path);
+  if (!Exists(path)) {
+    const std::optional<Fetched> fetched = FindFetched(path);
+    return fetched.has_value() ? ReadFetched(path, *fetched, part) : Missing(path);
+  }
   if (!IsFolder(path)) {
     if (!part.split.empty()) {
       return InvalidArgument(path, ": is a file and has no split '", part.split,

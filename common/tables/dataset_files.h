@@ -8,6 +8,8 @@
 //                              README.md names for a configuration and split, or else those whose
 //                              names or folders say the split (hub_layout.h)
 //
+//   ORG/NAME                   the same, of the cache that `tandem fetch --dataset` fills
+//
 // "PATH:SPLIT" names the split with the path.
 #pragma once
 
@@ -41,7 +43,8 @@ struct DatasetFiles {
 };
 
 // Reads directories and their small files of JSON and YAML, and no rows.
-//   NOT_FOUND         there is no such path, no file matches, or the directory has no data files
+//   NOT_FOUND         there is no such path or name, no file matches, or the directory has no data
+//                     files
 //   INVALID_ARGUMENT  there is no such split or subset, or none is meant and there are several
 //                     (they are named); a split of a file; files of several formats; a state.json,
 //                     dataset_dict.json or front matter that cannot be read

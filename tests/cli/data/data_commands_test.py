@@ -104,7 +104,7 @@ def test_labels_that_were_begun_go_on_with_the_same_rows_and_refuse_other_settin
     ([LINES[0], {"prompt": "a", "completion": "b"}], [], 3, 'lines.jsonl:2: '),
     ([{"prompt": "a", "completion": " ", "answer": "1"}], [], 3, 'lines.jsonl:1: "completion" has no step'),
     ([{"prompt": "a", "completion": "b", "answer": "none"}], [], 3, "lines.jsonl:1: no completion was judged"),
-    (LINES, ["--split", "regex"], 2, "pattern is empty"),
+    (LINES, ["--boundary", "regex"], 2, "pattern is empty"),
     (LINES, ["--reward", "golden"], 2, "no component 'golden'"),
     (LINES, ["--continuations", 0], 2, "--continuations"),
 ])

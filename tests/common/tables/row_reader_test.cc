@@ -120,9 +120,34 @@ TEST_F(RowReaderTest, APathThatIsNotThereSaysSo) {
               FailsWith(absl::StatusCode::kNotFound, "none.jsonl"));
   EXPECT_THAT(Fails("openai/gsm8k"),
               FailsWith(absl::StatusCode::kNotFound,
-                        "hf download openai/gsm8k --repo-type dataset --local-dir gsm8k"));
+                        "a data set of the Hugging Face Hub is fetched first: tandem fetch "
+                        "--dataset openai/gsm8k"));
   EXPECT_THAT(Fails(directory_ / "*.jsonl"),
               FailsWith(absl::StatusCode::kNotFound, "no file matches"));
+}
+
+// The cache as `tandem fetch --dataset` and huggingface_hub leave it.
+TEST_F(RowReaderTest, ANameOnTheHubIsReadFromTheCache) {
+  const std::string commit(40, 'a'), repo = "cache/datasets--org--sums/";
+  std::filesystem::create_directories(directory_ / (repo + "snapshots/" + commit + "/data"));
+  std::filesystem::create_directories(directory_ / (repo + "refs"));
+  Write(repo + "refs/main", commit);
+  const std::string data = repo + "snapshots/" + commit + "/data/";
+  Write(data + "train-00000-of-00001.jsonl", "{\"a\": 1}\n");
+  Write(data + "test-00000-of-00001.jsonl", "{\"a\": 2}\n");
+  setenv("HF_HUB_CACHE", (directory_ / "cache").c_str(), 1);
+  for (const auto& [name, row] :
+       {std::pair("org/sums", "{\"a\": 1}"), std::pair("org/sums:test", "{\"a\": 2}"),
+        std::pair("org/sums@main:train", "{\"a\": 1}")}) {
+    auto reader = RowReader::Open(name);
+    ASSERT_THAT(reader, IsOk()) << name;
+    const auto first = (*reader)->Next();
+    ASSERT_TRUE(first.ok() && first->has_value());
+    EXPECT_EQ((*first)->json, row) << name;
+  }
+  EXPECT_THAT(Fails("org/sums:dev"),
+              FailsWith(absl::StatusCode::kInvalidArgument, "no split 'dev'"));
+  unsetenv("HF_HUB_CACHE");
 }
 
 TEST_F(RowReaderTest, APatternIsItsFilesInOrder) {
