@@ -24,7 +24,7 @@ TEST(DataPreview, QuantilesAreValuesThatThereAre) {
   EXPECT_EQ(Quantile(values, 0.9), 9);
   EXPECT_EQ(Quantile(values, 0.91), 10);
   EXPECT_EQ(Quantile(values, 1), 10);
-  EXPECT_EQ(Quantile({}, 0.5), 0);
+  EXPECT_EQ(Quantile(std::vector<int64_t>{}, 0.5), 0);
 }
 
 TEST(DataPreview, AHistogramCoversEveryValue) {

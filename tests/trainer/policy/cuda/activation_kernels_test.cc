@@ -59,7 +59,7 @@ std::vector<float> RotatedOnCpu(const RotaryCase& c, bool backward) {
   for (int64_t r = 0; r < c.shape.rows; ++r) {
     for (int64_t h = 0; h < c.shape.heads; ++h) {
       Cpu().rotate(x.data() + (r * c.shape.heads + h) * d, c.cosine.data() + r * d / 2,
-                   sine.data() + r * d / 2, d, 1.0f);
+                   sine.data() + r * d / 2, d, {d, /*interleaved=*/false}, 1.0f);
     }
   }
   return x;
