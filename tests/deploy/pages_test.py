@@ -51,7 +51,7 @@ def test_a_pasted_run_file_is_understood(block, tmp_path):
     config.write_text(block)
     whole = re.search(r"^  model:|^stages:", block, re.M)
     sets = [] if whole else ["--set", "trainer.model=MODEL"]
-    sets += [] if re.search(r"\btrain:", block) else ["--set", "trainer.data.train=train.jsonl"]
+    sets += [] if re.search(r"\b(train|mixture):", block) else ["--set", "trainer.data.train=train.jsonl"]
     done = call("run", config, "--dry-run", *sets, cwd=tmp_path)
     assert done.returncode in (0, 3), done.stderr
 
