@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
 #include "common/base/version.h"
-#include "common/hub/model_options.h"
 #include "common/options/command_line.h"
 #include "common/options/options.h"
 #include "rollout_server/rollout_server.h"
@@ -74,8 +73,6 @@ int Main(int argc, char** argv) {
     std::cout << binder.Help();
     return 0;
   }
-  status = hub::FindModels({{"server.model", &options.model}}, hub::ReadHubSettings());
-  if (!status.ok()) return Fail(status, ExitCode::kBadModelOrData);
   options.listen = WithHostAndPort(options.listen, host, port);
   options.reflection |= reflection;
   options.insecure_plaintext_open_to_the_network |= insecure;

@@ -15,6 +15,8 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/hub/hub_settings.h"
+#include "common/hub/model_options.h"
 #include "common/options/command_line.h"
 #include "common/rendezvous/loopback.h"
 #include "common/rpc/caller_channel.h"
@@ -352,6 +354,8 @@ int RunServer(ServerOptions options) {
   absl::Status bad = CheckOptions(options);
   bad.Update(rpc::AccessControl::Check(options.tls));  // before the model is loaded
   if (!bad.ok()) return Fail(bad, ExitCode::kUsage);
+  bad = hub::FindModels({{"server.model", &options.model}}, hub::ReadHubSettings());
+  if (!bad.ok()) return Fail(bad, ExitCode::kBadModelOrData);
   if (absl::Status log = log::Configure(options.log); !log.ok()) {
     return Fail(log, ExitCode::kStorage);
   }

@@ -89,7 +89,7 @@ void Cut(const TryFlags& flags, std::vector<RowToTry>* rows) {
   }
 }
 
-// Completions of --completions, a line for each line of the data.
+// Completions of --completions-file, a line for each line of the data.
 absl::Status TakeCompletions(const TryFlags& flags, std::vector<RowToTry>* rows) {
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.completions));
   size_t next = 0;
@@ -224,7 +224,7 @@ absl::StatusOr<std::string> FindCompletions(TryFlags& flags, std::vector<RowToTr
   }
   return std::string(
       "the answer of the data, which should get the best reward, and an empty one, which should "
-      "get the worst (--completions, --rollouts or --model for others)");
+      "get the worst (--completions-file, --rollouts or --model for others)");
 }
 
 std::vector<trainer::RewardInput> InputsOf(const RowToTry& row) {
@@ -292,7 +292,7 @@ absl::Status TryReward(TryFlags& flags) {
 
 void AddCompletionFlags(CLI::App* sub, TryFlags& flags) {
   CLI::Option* const completions = sub->add_option(
-      "--completions", flags.completions,
+      "--completions-file", flags.completions,
       "JSON lines {\"completion\": text} or {\"completions\": [text, ..]}, one for each line of "
       "--data");
   CLI::Option* const rollouts =
@@ -341,7 +341,7 @@ void AddRewardCommand(CLI::App& app, Action& chosen) {
                  "as trainer.reward.python.memory_limit_mib; 0: none");
   AddJsonFlags(sub, &flags->json);
   EndHelp(*sub,
-          "Without --completions, --rollouts and --model the completions are the answers of the "
+          "Without --completions-file, --rollouts and --model the completions are the answers of the "
           "data and empty\nones: the best and the worst case. Exit code 3 where a completion has "
           "no reward because the\nfunction failed, 2 where it cannot be loaded.",
           "tandem reward my_reward.py:score --data train.jsonl");

@@ -94,7 +94,8 @@ class Player {
     const RotaryEmbedding own = MakeRotaryEmbedding(config_.rope, config_.head_dim);
     for (size_t i = 0; i < own.inverse_frequencies.size(); ++i) {
       const double part = 2.0 * static_cast<double>(i) / static_cast<double>(config_.head_dim);
-      frequencies_.push_back(own.inverse_frequencies[i] * std::pow(variant.rope_theta_factor, -part));
+      frequencies_.push_back(own.inverse_frequencies[i] *
+                             std::pow(variant.rope_theta_factor, -part));
     }
   }
 

@@ -35,7 +35,7 @@ def tandem_reward(folder, function):
     (folder / "said.jsonl").write_text(json.dumps(
         {"completions": ["<answer>7</answer>", long, "<answer>8</answer>", "crash"]}) + "\n", encoding="utf-8")
     done = subprocess.run([os.path.join(os.environ["TANDEM_BIN"], "tandem"), "reward", f"my_env.py:{function}", "--data",
-                           "data.jsonl", "--completions", "said.jsonl", "--json", "--python", PYTHON], cwd=folder,
+                           "data.jsonl", "--completions-file", "said.jsonl", "--json", "--python", PYTHON], cwd=folder,
                           capture_output=True, text=True, timeout=300)
     return done.returncode, json.loads(done.stdout)["rows"][0]["completions"] if done.stdout else done.stderr
 

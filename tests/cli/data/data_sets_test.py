@@ -64,7 +64,7 @@ def test_the_rendered_prompt_is_that_of_transformers(folder):
 def test_the_summary_names_form_columns_and_lengths(folder):
     done = succeeds("data", folder / "rows.parquet", "--model", folder / "model", *COLUMNS, "--rows", 1)
     for said in ("rows.parquet: Parquet, 40 rows", "columns: problem, info, unit", "format own columns: problem / info.gold", "length: tokens of a prompt",
-                 "rows.parquet: row 1: ", "special tokens: <|im_start|> x2", "answer: 1\n"):
+                 "rows.parquet: row 1: ", "special tokens: <|im_end|> x1, <|im_start|> x2", "answer: 1\n"):
         assert said in done.stdout, done.stdout
     assert "\x1b" not in done.stdout
 

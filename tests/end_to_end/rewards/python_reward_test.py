@@ -227,7 +227,7 @@ def test_tandem_reward_shows_the_best_and_the_worst_case(folder):
 def test_tandem_reward_takes_completions_and_shows_tracebacks(folder):
     data = write_data(folder, [{"prompt": "one", "answer": "1"}])
     (folder / "said.jsonl").write_text('{"completions": ["e", "x"]}\n', encoding="utf-8")
-    code, output, errors = tandem_reward(folder, "my_reward.py:raises", "--data", data, "--completions", "said.jsonl")
+    code, output, errors = tandem_reward(folder, "my_reward.py:raises", "--data", data, "--completions-file", "said.jsonl")
     assert code == 3 and "1 of 2 completions have no reward" in errors
     assert "ZeroDivisionError" in output and "Traceback (most recent call last)" in output
 

@@ -155,7 +155,8 @@ TEST_F(EngineTurnsTest, TheNumbersOfLaterTurnsAreThoseOfTheWholeSequence) {
   const std::unique_ptr<Engine> engine = Make(options);
   const GroupRequest request = Episode(1, 3, 4);
   ASSERT_THAT(engine->Add(request), IsOk());
-  for (const auto& [index, c] : Play(*engine).at(1)) {
+  const Completions played = Play(*engine);
+  for (const auto& [index, c] : played.at(1)) {
     const SequenceScore scores = ScoreOf(*engine, request, c);
     for (size_t t = 0; t < c.token_ids.size(); ++t) {
       if (std::isnan(c.raw_logprobs[t])) continue;

@@ -49,7 +49,8 @@ TEST_F(TurnTemplateTest, PromptTurnAndGivenIdsAreThoseOfTheWholeConversation) {
   const auto given = made->IdsAfter(kAsk, kResult, true);
   ASSERT_THAT(given, IsOk());
   std::vector<int32_t> ids = *tokenizer->Encode(*tokenizer->RenderChat(kAsk, true));
-  for (const int32_t id : *tokenizer->Encode("It is five.<|im_end|>")) ids.push_back(id);
+  const std::vector<int32_t> turn = *tokenizer->Encode("It is five.<|im_end|>");
+  ids.insert(ids.end(), turn.begin(), turn.end());
   ids.insert(ids.end(), given->begin(), given->end());
   const std::string whole =
       R"([{"role":"user","content":"What is 2 + 2?"},{"role":"assistant","content":"It is five."},)"
@@ -117,7 +118,8 @@ TEST_F(TurnTemplateTest, MalformedMessagesAreRefused) {
 TEST_F(TurnTemplateTest, WhatWasSampledIsNotWhatItsTextIsTokenisedTo) {
   const auto tokenizer = Load();
   std::vector<int32_t> sampled = *tokenizer->Encode("he");
-  for (const int32_t id : *tokenizer->Encode("llo")) sampled.push_back(id);
+  const std::vector<int32_t> rest = *tokenizer->Encode("llo");
+  sampled.insert(sampled.end(), rest.begin(), rest.end());
   const std::string text = tokenizer->Decode(sampled, false).value();
   EXPECT_EQ(text, "hello");
   EXPECT_NE(*tokenizer->Encode(text), sampled);

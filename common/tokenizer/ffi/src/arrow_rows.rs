@@ -2,7 +2,7 @@
 //! and objects, times ISO 8601, bytes hexadecimal, and dictionaries the values they stand for.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
@@ -19,6 +19,9 @@ use crate::table_rows::{check_columns, TableRows};
 
 /// Rows that become text at once.
 const MAX_ROWS: usize = 256;
+
+/// The first and the last bytes of an Arrow file with an index.
+const MAGIC: [u8; 6] = *b"ARROW1";
 
 type BatchIterator = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
 
@@ -50,11 +53,25 @@ impl Batches {
     pub fn of_arrow(mut file: File) -> Result<Self, String> {
         let mut start = Vec::new();
         (&mut file).take(6).read_to_end(&mut start).map_err(|error| error.to_string())?;
-        arrow_frames::check(&mut file, if start == b"ARROW1" { 8 } else { 0 })?;
+        let has_index = start == MAGIC;
+        if has_index {
+            check_index(&mut file)?;
+        }
+        arrow_frames::check(&mut file, if has_index { 8 } else { 0 })?;
         let text = |error: ArrowError| error.to_string();
         let reader = StreamReader::try_new(BufReader::new(file), None).map_err(text)?;
         Self::new(reader.schema(), Box::new(reader))
     }
+}
+
+/// A file with an index ends as it begins. One that was cut at the end of a batch would else be a shorter stream.
+fn check_index(file: &mut File) -> Result<(), String> {
+    let mut end = [0; 6];
+    let found = file.seek(SeekFrom::End(-6)).and_then(|_| file.read_exact(&mut end));
+    if found.is_err() || end != MAGIC {
+        return Err("the file does not end with the index of an Arrow file: it is damaged or cut".into());
+    }
+    Ok(())
 }
 
 impl TableRows for Batches {
