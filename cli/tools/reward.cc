@@ -340,11 +340,12 @@ void AddRewardCommand(CLI::App& app, Action& chosen) {
   AddNonNegative(sub, "--memory-limit-mib", flags->python.memory_limit_mib,
                  "as trainer.reward.python.memory_limit_mib; 0: none");
   AddJsonFlags(sub, &flags->json);
-  EndHelp(*sub,
-          "Without --completions-file, --rollouts and --model the completions are the answers of the "
-          "data and empty\nones: the best and the worst case. Exit code 3 where a completion has "
-          "no reward because the\nfunction failed, 2 where it cannot be loaded.",
-          "tandem reward my_reward.py:score --data train.jsonl");
+  EndHelp(
+      *sub,
+      "Without --completions-file, --rollouts and --model the completions are the answers of the "
+      "data and empty\nones: the best and the worst case. Exit code 3 where a completion has "
+      "no reward because the\nfunction failed, 2 where it cannot be loaded.",
+      "tandem reward my_reward.py:score --data train.jsonl");
   SetAction(*sub, chosen, [flags] { return Finish(TryReward(*flags)); });
 }
 
