@@ -137,8 +137,8 @@ void AddLengthLines(const DataPreview& preview, const PreviewLimits& limits,
   if (sorted.empty()) return;
   lines.push_back(absl::StrFormat(
       "length: %s of a prompt: least %d, median %d, 90 %% %d, 99 %% %d, most %d",
-      preview.has_tokens ? "tokens" : "characters", sorted.front(), Quantile(sorted, 0.5),
-      Quantile(sorted, 0.9), Quantile(sorted, 0.99), sorted.back()));
+      preview.has_tokens ? "tokens" : "characters", sorted.front(), NearestRank(sorted, 0.5),
+      NearestRank(sorted, 0.9), NearestRank(sorted, 0.99), sorted.back()));
   for (const std::string& line : Histogram(sorted, kBins, kBarWidth)) lines.push_back("  " + line);
   if (!preview.has_tokens) return;
   if (limits.max_prompt_tokens > 0) {
@@ -174,7 +174,7 @@ absl::StatusOr<DataPreview> PreviewData(const std::string& path, const DatasetPa
   return preview;
 }
 
-int64_t Quantile(const std::vector<int64_t>& sorted, double q) {
+int64_t NearestRank(const std::vector<int64_t>& sorted, double q) {
   if (sorted.empty()) return 0;
   const auto rank = static_cast<int64_t>(std::ceil(q * static_cast<double>(sorted.size())));
   return sorted[static_cast<size_t>(std::clamp<int64_t>(rank, 1, std::ssize(sorted)) - 1)];
@@ -263,7 +263,7 @@ std::string PreviewJson(const DataPreview& preview, const PreviewLimits& limits)
   }
   ordered_json lengths = {{"unit", preview.has_tokens ? "tokens" : "characters"}};
   for (const auto& [name, q] : kQuantiles) {
-    lengths[name] = Quantile(sorted, q);
+    lengths[name] = NearestRank(sorted, q);
   }
   if (preview.has_tokens && limits.max_prompt_tokens > 0) {
     lengths["over_max_prompt_tokens"] = NumOver(sorted, limits.max_prompt_tokens);

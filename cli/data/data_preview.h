@@ -56,7 +56,7 @@ absl::StatusOr<DataPreview> PreviewData(const std::string& path, const DatasetPa
                                         absl::FunctionRef<void(int64_t)> progress);
 
 // The value that a share `q` of the values is not over (nearest rank); 0 for none. Pure.
-int64_t Quantile(const std::vector<int64_t>& sorted, double q);
+int64_t NearestRank(const std::vector<int64_t>& sorted, double q);
 
 // A few lines of bars, from the least to the largest value. Pure.
 std::vector<std::string> Histogram(const std::vector<int64_t>& sorted, int num_bins, int width);

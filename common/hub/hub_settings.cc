@@ -51,7 +51,7 @@ class Variables {
   }
 
  private:
-  // Of the $NAME or ${NAME} at `begin`; 0 if none is there.
+  // The length of the $NAME or ${NAME} at `begin`; 0 if none is there.
   static size_t ReferenceLength(const std::string& path, size_t begin) {
     if (path.compare(begin, 2, "${") == 0) {
       const size_t end = path.find('}', begin);

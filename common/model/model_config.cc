@@ -164,7 +164,6 @@ void ReadVariants(ConfigFields& fields, const ModelFamily& family, ModelConfig& 
   config.activation = family.activation;
   config.interleaved_rotary = family.interleaved_rotary;
   if (family.is_gemma) {
-    const bool is_gemma2 = family.model_type == "gemma2";
     config.norm_offset = 1;
     config.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
     config.query_pre_attn_scalar = fields.Integer("query_pre_attn_scalar", 256, 1, kMaxConfigSize);
@@ -175,8 +174,8 @@ void ReadVariants(ConfigFields& fields, const ModelFamily& family, ModelConfig& 
                  ? 0.0F
                  : static_cast<float>(fields.Positive(key, fallback));
     };
-    config.attention_softcap = cap("attn_logit_softcapping", is_gemma2 ? 50 : 0);
-    config.logit_softcap = cap("final_logit_softcapping", is_gemma2 ? 30 : 0);
+    config.attention_softcap = cap("attn_logit_softcapping", family.attention_softcap);
+    config.logit_softcap = cap("final_logit_softcapping", family.logit_softcap);
   }
   ReadCheckpointDType(fields, config);
 }
@@ -271,7 +270,7 @@ void ReadLayerForms(ConfigFields& fields, const ModelFamily& family, ModelConfig
       slides = is_sliding;
     }
     form.window = slides ? window : 0;
-    form.sliding_rope = slides && family.model_type == "gemma3_text";
+    form.sliding_rope = slides && family.has_sliding_rope;
   }
   const bool all_plain =
       std::ranges::all_of(forms, [](const LayerForm& form) { return form == LayerForm{}; });
@@ -280,8 +279,8 @@ void ReadLayerForms(ConfigFields& fields, const ModelFamily& family, ModelConfig
 
 // Gemma 3 has two embeddings: in transformers 5 both stand in rope_parameters by layer type, in
 // transformers 4 the one of sliding layers is rope_local_base_freq.
-absl::Status ReadGemma3Rope(ConfigFields& fields, const std::string& origin,
-                            const RopeDefaults& defaults, ModelConfig& config) {
+absl::Status ReadBothRopes(ConfigFields& fields, const std::string& origin,
+                           const RopeDefaults& defaults, ModelConfig& config) {
   const Json* const nested = fields.Find("rope_parameters");
   config.sliding_rope.emplace();
   config.sliding_rope->theta = fields.Positive("rope_local_base_freq", 10000);
@@ -308,8 +307,8 @@ absl::Status ReadGemma3Rope(ConfigFields& fields, const std::string& origin,
 absl::Status ReadRope(ConfigFields& fields, const std::string& origin, const ModelFamily& family,
                       ModelConfig& config) {
   const RopeDefaults defaults = {family.rope_theta, family.partial_rotary_factor};
-  if (family.model_type == "gemma3_text") {
-    TANDEM_RETURN_IF_ERROR(ReadGemma3Rope(fields, origin, defaults, config));
+  if (family.has_sliding_rope) {
+    TANDEM_RETURN_IF_ERROR(ReadBothRopes(fields, origin, defaults, config));
   } else {
     TANDEM_RETURN_IF_ERROR(ReadRopeSettings(fields, origin, config.head_dim, defaults,
                                             config.max_position_embeddings, config.rope));

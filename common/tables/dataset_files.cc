@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -47,46 +46,31 @@ size_t SplitSeparator(const std::string& path) {
   return colon != std::string::npos && Exists(path.substr(0, colon)) ? colon : std::string::npos;
 }
 
-// A data set that `tandem fetch --dataset` left in the cache of the Hub's client, with the split of
-// "NAME:SPLIT"; nothing if there is none of that name.
-struct Fetched {
-  std::string directory;
-  std::string split;
-  std::vector<std::string> not_fetched;  // files that the repository has beside those
-};
-std::optional<Fetched> FindFetched(const std::string& text) {
+// "NAME" and "SPLIT" of NAME:SPLIT; a text without a colon is a name.
+std::pair<std::string, std::string> NameAndSplit(const std::string& text) {
   const size_t colon = text.rfind(':');
-  const std::string name = text.substr(0, colon);
-  if (!hub::IsNameOnHub(name)) return std::nullopt;
-  auto found = hub::ResolveDataset(name);
-  if (!found.ok()) return std::nullopt;
-  return Fetched{std::move(found->path), colon == std::string::npos ? "" : text.substr(colon + 1),
-                 std::move(found->not_fetched)};
+  return {text.substr(0, colon), colon == std::string::npos ? "" : text.substr(colon + 1)};
+}
+
+// Whether a text that is no path may name a data set on the Hub. train.jsonl and data/train.jsonl
+// are files that are missing.
+bool MayBeOnHub(const std::string& text) {
+  const std::string name = NameAndSplit(text).first;
+  return name.find('/') != std::string::npos && !TableFormatOf(name).has_value() &&
+         hub::IsNameOnHub(name);
 }
 
 // Files of data that were left out when the data set was fetched would be missing from a split.
-absl::StatusOr<DatasetFiles> ReadFetched(const std::string& text, const Fetched& fetched,
-                                         const DatasetPart& part) {
+absl::StatusOr<DatasetFiles> ReadFetched(const std::string& text, const DatasetPart& part) {
+  const auto [name, split] = NameAndSplit(text);
+  TANDEM_ASSIGN_OR_RETURN(const hub::Resolved fetched, hub::ResolveDataset(name));
   for (const std::string& file : fetched.not_fetched) {
     if (!TableFormatOf(file).has_value()) continue;
     return InvalidArgument(text, ": ", file, " of the data set was not fetched; `tandem fetch ",
-                           "--dataset ", text.substr(0, text.rfind(':')), "` gets all of it");
+                           "--dataset ", name, "` gets all of it");
   }
-  return FindDatasetFiles(
-      fetched.directory,
-      {.split = fetched.split.empty() ? part.split : fetched.split, .subset = part.subset});
-}
-
-absl::Status Missing(const std::string& path) {
-  const bool may_be_of_hub = std::ranges::count(path, '/') == 1 && !path.starts_with('.') &&
-                             !path.starts_with('/') && !TableFormatOf(path).has_value();
-  absl::Status status = absl::ErrnoToStatus(ENOENT, path);
-  if (!may_be_of_hub) return status;
-  return absl::Status(
-      status.code(),
-      absl::StrCat(status.message(),
-                   "; a data set of the Hugging Face Hub is fetched first: tandem fetch --dataset ",
-                   path));
+  return FindDatasetFiles(fetched.path,
+                          {.split = split.empty() ? part.split : split, .subset = part.subset});
 }
 
 // Checks that all files have one format.
@@ -269,7 +253,10 @@ std::string DatasetFiles::Describe() const {
 std::string DatasetPlace(const std::string& path) {
   const std::string place = path.substr(0, SplitSeparator(path));
   if (Exists(place)) return place;
-  if (const std::optional<Fetched> fetched = FindFetched(path)) return fetched->directory;
+  if (MayBeOnHub(path)) {
+    const auto fetched = hub::ResolveDataset(NameAndSplit(path).first);
+    if (fetched.ok()) return fetched->path;
+  }
   if (!IsPattern(place)) return place;
   const size_t slash = place.rfind('/', place.find_first_of("*?"));
   return slash == std::string::npos ? "." : place.substr(0, slash + 1);
@@ -283,8 +270,7 @@ absl::StatusOr<DatasetFiles> FindDatasetFiles(const std::string& path, const Dat
   }
   if (!Exists(path) && IsPattern(path)) return MatchFiles(path);
   if (!Exists(path)) {
-    const std::optional<Fetched> fetched = FindFetched(path);
-    return fetched.has_value() ? ReadFetched(path, *fetched, part) : Missing(path);
+    return MayBeOnHub(path) ? ReadFetched(path, part) : absl::ErrnoToStatus(ENOENT, path);
   }
   if (!IsFolder(path)) {
     if (!part.split.empty()) {

@@ -97,9 +97,12 @@ absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype, bool exac
                          config.hidden_size, " and ", config.intermediate_size,
                          " inputs: its products take multiples of 8; use device cpu");
   }
-  if (config.hidden_size > cuda::kMaxNormWidth) {
-    return Unimplemented("trainer.device cuda with a hidden size of ", config.hidden_size,
-                         ": the norm kernels take ", cuda::kMaxNormWidth, " at most");
+  const bool norms_projections = config.qk_norm == QkNorm::kPerProjection;
+  const int64_t widest = std::max(
+      config.hidden_size, norms_projections ? config.num_heads * config.head_dim : int64_t{0});
+  if (widest > cuda::kMaxNormWidth) {
+    return Unimplemented("trainer.device cuda with norms of ", widest,
+                         " elements: its kernels take ", cuda::kMaxNormWidth, " at most");
   }
   return absl::OkStatus();
 }

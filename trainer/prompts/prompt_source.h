@@ -52,8 +52,8 @@ class PromptSource {
   const std::vector<experience::v1::Prompt>& prompts() const { return prompts_; }
   int64_t num_dropped() const { return num_dropped_; }  // over length
 
-  // Of the token ids of all prompts, of whether they are shuffled, and of how data sets are mixed:
-  // equal digests and seeds have the same prompt at every cursor.
+  // A hash of the token ids of all prompts, of whether they are shuffled, and of how data sets are
+  // mixed: equal digests and seeds have the same prompt at every cursor.
   std::string digest() const;
 
  private:

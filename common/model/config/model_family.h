@@ -44,7 +44,11 @@ struct ModelFamily {
   int64_t window_pattern = 0;  // kPattern: every layer of this number, from 1 on, is full
   std::string_view activation_field = "hidden_act";
   Activation activation = Activation::kSilu;
-  bool is_gemma = false;  // norm weights of w + 1, embeddings scaled, query_pre_attn_scalar, caps
+  // Norm weights of w + 1, scaled embeddings, query_pre_attn_scalar, and soft caps, which have these
+  // values where their fields are absent; 0: none.
+  bool is_gemma = false;
+  double attention_softcap = 0, logit_softcap = 0;
+  bool has_sliding_rope = false;  // layers with a window have a rotary embedding of their own
   bool interleaved_rotary = false;
   double rope_theta = 10000;
   bool partial_rotary = false;  // "partial_rotary_factor" may be below 1
@@ -101,6 +105,8 @@ inline constexpr ModelFamily kGemma2 = {.model_type = "gemma2",
                                         .activation_field = "hidden_activation",
                                         .activation = Activation::kGeluTanh,
                                         .is_gemma = true,
+                                        .attention_softcap = 50,
+                                        .logit_softcap = 30,
                                         .tied = true,
                                         .head_dim = 256,
                                         .num_kv_heads = 4,
@@ -118,6 +124,7 @@ inline constexpr ModelFamily kGemma3 = {.model_type = "gemma3_text",
                                         .activation_field = "hidden_activation",
                                         .activation = Activation::kGeluTanh,
                                         .is_gemma = true,
+                                        .has_sliding_rope = true,
                                         .rope_theta = 1e6,
                                         .tied = true,
                                         .head_dim = 256,

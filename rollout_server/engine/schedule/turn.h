@@ -7,7 +7,7 @@
 
 namespace tandem::rollout {
 
-// Of a request.
+// The limits that a request sets for a completion of several turns.
 struct TurnLimits {
   int32_t max_turns = 1;              // sampled ones
   int32_t max_completion_tokens = 1;  // given ones included

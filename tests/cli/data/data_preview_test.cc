@@ -19,12 +19,12 @@ using ::testing::Pair;
 
 TEST(DataPreview, QuantilesAreValuesThatThereAre) {
   const std::vector<int64_t> values = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
-  EXPECT_EQ(Quantile(values, 0), 1);
-  EXPECT_EQ(Quantile(values, 0.5), 5);
-  EXPECT_EQ(Quantile(values, 0.9), 9);
-  EXPECT_EQ(Quantile(values, 0.91), 10);
-  EXPECT_EQ(Quantile(values, 1), 10);
-  EXPECT_EQ(Quantile(std::vector<int64_t>{}, 0.5), 0);
+  EXPECT_EQ(NearestRank(values, 0), 1);
+  EXPECT_EQ(NearestRank(values, 0.5), 5);
+  EXPECT_EQ(NearestRank(values, 0.9), 9);
+  EXPECT_EQ(NearestRank(values, 0.91), 10);
+  EXPECT_EQ(NearestRank(values, 1), 10);
+  EXPECT_EQ(NearestRank({}, 0.5), 0);
 }
 
 TEST(DataPreview, AHistogramCoversEveryValue) {

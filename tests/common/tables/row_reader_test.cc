@@ -120,8 +120,10 @@ TEST_F(RowReaderTest, APathThatIsNotThereSaysSo) {
               FailsWith(absl::StatusCode::kNotFound, "none.jsonl"));
   EXPECT_THAT(Fails("openai/gsm8k"),
               FailsWith(absl::StatusCode::kNotFound,
-                        "a data set of the Hugging Face Hub is fetched first: tandem fetch "
-                        "--dataset openai/gsm8k"));
+                        "data set openai/gsm8k: no such file or directory, and it is not in"));
+  EXPECT_THAT(Fails("openai/gsm8k:train"),
+              FailsWith(absl::StatusCode::kNotFound, "tandem fetch --dataset openai/gsm8k "));
+  EXPECT_THAT(Fails("data/none.jsonl"), FailsWith(absl::StatusCode::kNotFound, "data/none.jsonl"));
   EXPECT_THAT(Fails(directory_ / "*.jsonl"),
               FailsWith(absl::StatusCode::kNotFound, "no file matches"));
 }

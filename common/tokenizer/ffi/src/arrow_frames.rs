@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use arrow_ipc::{root_as_message, Message, RecordBatch};
 
-/// Of one buffer after decompression. Compression can hide any size in a small file.
+/// The most bytes of one buffer after decompression. Compression can hide any size in a small file.
 const MAX_BUFFER_BYTES: i64 = 1 << 30;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
