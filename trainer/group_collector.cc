@@ -33,6 +33,20 @@ BufferOptions MakeBufferOptions(const TrainerOptions& options) {
           .sampling = options.dynamic_sampling};
 }
 
+// Each completion's episode beside what it is rewarded for; none where nothing was played.
+void GiveEpisodes(const ScoredGroup& group,
+                  const std::map<int32_t, std::shared_ptr<const Episode>>& episodes,
+                  std::vector<RewardInput>* inputs) {
+  if (episodes.empty()) return;
+  for (int i = 0; i < group.completions_size(); ++i) {
+    (*inputs)[static_cast<size_t>(i)].episode =
+        episodes.at(group.completions(i).completion().index());
+  }
+  if (group.has_baseline()) {
+    inputs->back().episode = episodes.at(group.baseline().completion().index());
+  }
+}
+
 int64_t PartId(int64_t group_id, bool is_rest) {
   return is_rest ? kFirstExtension + group_id : group_id;
 }
@@ -147,12 +161,15 @@ void GroupCollector::Send(int64_t id, int64_t first, int64_t end, int64_t place,
       .seed = options_.seed,
       .completions_per_prompt = end - first,
       .sampling = MakeSampling(options_.sampling),
-      .greedy_baseline = first == 0 && options_.advantage.kind == AdvantageKind::kGreedyBaseline};
+      .greedy_baseline = first == 0 && options_.advantage.kind == AdvantageKind::kGreedyBaseline,
+      .turns = TurnsOf(options_)};
   // The support of every token, so that the policy can replay filters.
   run.sampling.set_return_support(true);
   run.sampling.set_packed_support(true);
+  const experience::v1::Prompt& prompt =
+      context_.inputs->prompts.train->Row(plan.prompt, plan.epoch);
   rollout::v1::GenerateGroupRequest request = MakeGroupRequest(
-      run, context_.inputs->prompts.train->Row(plan.prompt, plan.epoch), id,
+      run, prompt, id,
       std::max<int64_t>(0, context_.publisher->version().value - options_.max_staleness));
   request.set_group_id(PartId(id, first > 0));
   request.set_first_completion(static_cast<int32_t>(first));
@@ -165,7 +182,10 @@ void GroupCollector::Send(int64_t id, int64_t first, int64_t end, int64_t place,
         static_cast<int32_t>((round - server + servers - 1) / servers));
   }
   context_.log->history().Asked(id, request.min_weight_version(), end);
-  context_.client->Submit(std::move(request), server, context_.log->step_span());
+  EnvironmentPool* const environments = context_.inputs->environments.get();
+  context_.client->Submit(
+      std::move(request), server, context_.log->step_span(),
+      environments == nullptr ? nullptr : environments->PlayGroup(prompt, options_.seed));
 }
 
 absl::Status GroupCollector::Wait() {
@@ -188,6 +208,11 @@ absl::Status GroupCollector::Wait() {
   if (group.has_value()) TANDEM_RETURN_IF_ERROR(Take(*std::move(group)));
   for (const RewardEvent& event : rewards.TakeEvents()) {
     TANDEM_RETURN_IF_ERROR(context_.log->Event(event.kind, event.message));
+  }
+  if (context_.inputs->environments != nullptr) {
+    for (const EnvironmentEvent& event : context_.inputs->environments->TakeEvents()) {
+      TANDEM_RETURN_IF_ERROR(context_.log->Event(event.kind, event.message));
+    }
   }
   return rewards.Deliver();
 }
@@ -220,7 +245,8 @@ absl::Status GroupCollector::Take(FinishedGroup finished) {
     return Drop(id, "bad_response", std::string(known.message()));
   }
   if (finished.replay && !is_rest) context_.drift->KeepReplay(id, *std::move(finished.replay));
-  return Reward(Assemble(std::move(finished)));
+  const Episodes episodes = std::move(finished.episodes);
+  return Reward(Assemble(std::move(finished)), episodes);
 }
 
 // The group as a server sampled it; of a rest, behind the part that came before.
@@ -252,13 +278,14 @@ std::shared_ptr<ScoredGroup> GroupCollector::Assemble(FinishedGroup finished) {
   return group;
 }
 
-absl::Status GroupCollector::Reward(std::shared_ptr<ScoredGroup> group) {
+absl::Status GroupCollector::Reward(std::shared_ptr<ScoredGroup> group, const Episodes& episodes) {
   const double start = MonotonicSeconds();
   std::vector<RewardInput> inputs = MakeRewardInputs(*group);
   for (RewardInput& input : inputs) {
     input.step = context_.state->version.value;
     input.num_steps = options_.steps;
   }
+  GiveEpisodes(*group, episodes, &inputs);
   TANDEM_RETURN_IF_ERROR(context_.rewards->Submit(
       inputs, [this, group](std::vector<trainer::Reward> rewards) -> absl::Status {
         TANDEM_ASSIGN_OR_RETURN(const auto steps,

@@ -67,7 +67,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   if (!servers.empty()) options.servers = absl::StrSplit(servers, ',', absl::SkipEmpty());
-  WeighPythonFunctions(options.reward);
+  WeighRewards(options);
   if (absl::Status bad = CheckOptions(options); !bad.ok()) {
     return Fail(bad, ExitCodeOf(WithExitCode(bad, ExitCode::kUsage)));
   }

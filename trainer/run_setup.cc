@@ -22,6 +22,7 @@
 #include "common/files/file_system.h"
 #include "common/hub/hub_cache.h"
 #include "common/weights/digest.h"
+#include "trainer/environments/environment_check.h"
 #include "trainer/experience/group_capture.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/rewards/model/model_reward.h"
@@ -38,14 +39,14 @@ void WarnOfLongPrompts(const PromptSource* prompts, const char* what) {
                {{"dropped", prompts->num_dropped()}});
 }
 
-absl::Status OpenModelAndPrompts(const TrainerOptions& options, const Learner& learner,
-                                 RunInputs* inputs) {
+absl::Status OpenModelAndPrompts(const TrainerOptions& options, const DataOptions& data,
+                                 const Learner& learner, RunInputs* inputs) {
   TANDEM_ASSIGN_OR_RETURN(inputs->model_config, ReadModelConfig(options.model));
   TANDEM_ASSIGN_OR_RETURN(inputs->tokenizer, Tokenizer::Load(options.model));
   TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(options.model + "/config.json"));
-  TANDEM_ASSIGN_OR_RETURN(
-      inputs->prompts, OpenRunPrompts(options.data, options.seed, options.sampling.max_new_tokens,
-                                      inputs->model_config, *inputs->tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(inputs->prompts,
+                          OpenRunPrompts(data, options.seed, LongestCompletion(options),
+                                         inputs->model_config, *inputs->tokenizer));
   TANDEM_ASSIGN_OR_RETURN(
       inputs->curriculum,
       Curriculum::Create(options.curriculum, static_cast<uint64_t>(options.seed),
@@ -112,8 +113,17 @@ absl::StatusOr<RunInputs> OpenRunInputs(const TrainerOptions& options, const Lea
   // The options first, since a model takes long to load.
   TANDEM_RETURN_IF_ERROR(
       WithExitCode(RewardFunction::Create(options.reward).status(), ExitCode::kUsage));
-  TANDEM_RETURN_IF_ERROR(
-      WithExitCode(OpenModelAndPrompts(options, learner, &inputs), ExitCode::kBadModelOrData));
+  const auto data = WithTools(options.data, options.environment, options.model);
+  TANDEM_RETURN_IF_ERROR(WithExitCode(data.status(), ExitCode::kUsage));
+  TANDEM_RETURN_IF_ERROR(WithExitCode(OpenModelAndPrompts(options, *data, learner, &inputs),
+                                      ExitCode::kBadModelOrData));
+  if (HasEnvironment(options.environment)) {
+    auto pool =
+        EnvironmentPool::Create(options.environment, inputs.tokenizer.get(),
+                                inputs.model_config.eos_token_ids, ReadChatTemplate(options.model));
+    TANDEM_RETURN_IF_ERROR(WithExitCode(pool.status(), ExitCode::kBadModelOrData));
+    inputs.environments = *std::move(pool);
+  }
   auto scorer = OpenRewardModel(options.reward, *inputs.tokenizer);
   TANDEM_RETURN_IF_ERROR(WithExitCode(scorer.status(), ExitCode::kBadModelOrData));
   auto rewards =

@@ -12,6 +12,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
 #include "trainer/checkpoints/checkpointer.h"
+#include "trainer/environments/environment_pool.h"
 #include "trainer/prompts/curriculum.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/ranks/learner.h"
@@ -29,10 +30,12 @@ struct RunInputs {
   Checkpointer::Identity identity;
   RunPrompts prompts;
   std::unique_ptr<Curriculum> curriculum;
+  std::unique_ptr<EnvironmentPool> environments;  // null: completions are of one turn
 };
 
-// Opens rewards, model directory, tokenizer and prompts. Errors carry their exit code:
-//   kUsage           options of the reward that do not fit
+// Opens rewards, environment, model directory, tokenizer and prompts. `options` must outlive what it
+// returns. Errors carry their exit code:
+//   kUsage           options of the reward or the environment that do not fit
 //   kBadModelOrData  a model, a tokenizer or prompts that cannot be read
 absl::StatusOr<RunInputs> OpenRunInputs(const TrainerOptions& options, const Learner& learner);
 

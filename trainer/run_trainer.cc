@@ -142,7 +142,7 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
                                       .options = options.learner,
                                       .advantage = options.advantage,
                                       .temperature = options.sampling.temperature,
-                                      .max_new_tokens = options.sampling.max_new_tokens,
+                                      .max_new_tokens = LongestCompletion(options),
                                       .collectives = (*ranks)->collectives(),
                                       .shard_parameters = options.ranks.shard_parameters});
   if (!learner.ok()) {

@@ -281,9 +281,13 @@ absl::Status Trainer::Evaluate(MetricsLine* line) {
   rollout::v1::SamplingParams sampling = MakeSampling(options_.sampling);
   if (asked > 0) sampling.set_max_new_tokens(static_cast<int32_t>(asked));
   const EvaluationContext evaluation = {
-      .run = {.run_id = state_.run_id, .seed = options_.seed, .sampling = std::move(sampling)},
+      .run = {.run_id = state_.run_id,
+              .seed = options_.seed,
+              .sampling = std::move(sampling),
+              .turns = TurnsOf(options_)},
       .step = state_.version.value,
       .version = publisher_->version().value,  // behind ours by push.hold_back_versions
+      .environments = inputs_->environments.get(),
       .tick = [this] { return delivery_->Sync(); },
       .other = [this](FinishedGroup group) { return collector_->Take(std::move(group)); }};
   const auto result = trainer::Evaluate(inputs_->prompts.eval->prompts(), options_.eval, evaluation,
@@ -488,7 +492,10 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Learner> learner
           RunLog::Outputs{context_.observation->metrics(), context_.health->heartbeat(),
                           context_.progress})) {}
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  // The client's threads wait for its answers.
+  if (inputs_ != nullptr && inputs_->environments != nullptr) inputs_->environments->Cancel();
+}
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& options,
                                                          std::unique_ptr<Learner> learner,
@@ -508,7 +515,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
         "PLAINTEXT calls to servers of other machines: whoever is between can change weights and "
         "completions (trainer.tls)");
   }
-  TANDEM_ASSIGN_OR_RETURN(RunInputs inputs, OpenRunInputs(options, *trainer->learner_));
+  TANDEM_ASSIGN_OR_RETURN(RunInputs inputs, OpenRunInputs(trainer->options_, *trainer->learner_));
   trainer->inputs_ = std::make_unique<RunInputs>(std::move(inputs));
   TANDEM_RETURN_IF_ERROR(trainer->OpenRun(mode, *std::move(caller)));
   trainer->log_->metrics().SetVersion(trainer->state_.version);

@@ -139,6 +139,44 @@ absl::Status CheckKlBudget(const TrainerOptions& options) {
       "trainer.loss.kl_coefficient above 0; or leave the budget at 0");
 }
 
+absl::Status CheckEnvironmentFits(const TrainerOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options.environment));
+  const bool counts = std::ranges::count(ComputedComponents(options.reward),
+                                         std::string(kEnvironmentComponent)) > 0;
+  if (counts && !GivesRewards(options.environment)) {
+    return InvalidArgument(
+        "the component environment of trainer.reward is what an environment says, and ",
+        HasEnvironment(options.environment)
+            ? "trainer.environment.tools say nothing of that kind: reward the answer, by a "
+              "component such as number_answer or a function in Python"
+            : "there is none: set trainer.environment");
+  }
+  if (!HasEnvironment(options.environment)) return absl::OkStatus();
+  if (options.group_size.kind == GroupSizeKind::kSequential) {
+    return InvalidArgument(
+        "trainer.group_size.kind sequential asks for a group in two parts, which "
+        "trainer.environment does not play: set it to fixed or adaptive");
+  }
+  if (options.deterministic && options.learner.numerics == Numerics::kFast) {
+    return InvalidArgument(
+        "trainer.deterministic with trainer.environment needs trainer.numerics invariant or exact: "
+        "with fast, the log-probs depend on which completions wait for the environment");
+  }
+  if (options.environment.step_timeout_seconds > options.client.call_timeout_seconds) {
+    return InvalidArgument(
+        "trainer.environment.step_timeout_seconds ", options.environment.step_timeout_seconds,
+        " is over trainer.client.call_timeout_seconds ", options.client.call_timeout_seconds,
+        ", in which all turns of a completion must end: raise the latter");
+  }
+  const int64_t longest = LongestCompletion(options);
+  if (longest < options.sampling.max_new_tokens) {
+    return InvalidArgument("trainer.environment.max_completion_tokens ", longest,
+                           " is below trainer.sampling.max_new_tokens ",
+                           options.sampling.max_new_tokens, ", the limit of a single turn");
+  }
+  return absl::OkStatus();
+}
+
 // What a foreign server does not give cannot be asked of it.
 absl::Status CheckForeign(const TrainerOptions& options) {
   const auto foreign = std::ranges::find_if(
@@ -152,6 +190,11 @@ absl::Status CheckForeign(const TrainerOptions& options) {
         *foreign,
         " does not say which ids its filters left, and the trainer could not re-score "
         "over them: set trainer.sampling.top_k 0, top_p 1 and min_p 0");
+  }
+  if (HasEnvironment(options.environment)) {
+    return InvalidArgument(*foreign,
+                           " cannot go on with a completion behind ids that it is given: "
+                           "trainer.environment needs servers of Tandem");
   }
   if (options.deterministic || options.learner.numerics == Numerics::kExact) {
     return InvalidArgument(*foreign,
@@ -177,6 +220,10 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
                  options.group_size);
   binder.Section("dynamic_sampling", "groups of a step (docs/dynamic_sampling.md)",
                  options.dynamic_sampling);
+  binder.Section("environment",
+                 "what answers the model between turns (stages 1 to 3, docs/environments.md): "
+                 "`environment: FILE.py:CLASS` for a class in Python alone",
+                 options.environment);
   binder.Section("reward", "reward of a completion (stage 3)", options.reward);
   binder.Section("advantage", "advantage of a token (stages 3 and 5)", options.advantage);
   BindOptions(binder, options.learner);  // stages 4-8
@@ -196,6 +243,21 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
   binder.Section("alerts", "when to warn", options.alerts);
   binder.Section("ranks", "several processes of one trainer (docs/scaling.md)", options.ranks);
   binder.Section("log", "log of this process", [&](OptionBinder& b) { BindLog(b, options.log); });
+}
+
+std::optional<rollout::v1::Turns> TurnsOf(const TrainerOptions& options) {
+  if (!HasEnvironment(options.environment)) return std::nullopt;
+  rollout::v1::Turns turns;
+  turns.set_max_turns(static_cast<int32_t>(options.environment.max_turns));
+  turns.set_max_completion_tokens(static_cast<int32_t>(LongestCompletion(options)));
+  return turns;
+}
+
+void WeighRewards(TrainerOptions& options) {
+  WeighPythonFunctions(options.reward);
+  if (options.reward.weights_are_given || !GivesRewards(options.environment)) return;
+  options.reward.weights = {{std::string(kEnvironmentComponent), 1.0}};
+  options.reward.weights_are_given = true;
 }
 
 std::vector<hub::ModelOption> ModelOptions(TrainerOptions& options) {
@@ -250,13 +312,14 @@ absl::Status CheckOptions(const TrainerOptions& options) {
   }
   if (absl::Status tls = rpc::CheckTlsOptions(options.tls, "trainer"); !tls.ok()) return tls;
   TANDEM_RETURN_IF_ERROR(CheckForeign(options));
+  TANDEM_RETURN_IF_ERROR(CheckEnvironmentFits(options));
   TANDEM_RETURN_IF_ERROR(CheckAdvantage(options));
   TANDEM_RETURN_IF_ERROR(CheckDynamicSampling(options));
   TANDEM_RETURN_IF_ERROR(CheckKlBudget(options));
   TANDEM_RETURN_IF_ERROR(RewardFunction::Create(options.reward).status());  // starts nothing
   TrainStepOptions step = options.learner.step;
   int64_t& constant_length = step.loss.objective.constant_length;
-  if (constant_length == 0) constant_length = sampling.max_new_tokens;
+  if (constant_length == 0) constant_length = LongestCompletion(options);
   return CheckOptions(step);
 }
 
@@ -273,9 +336,13 @@ std::string DescribePlan(const TrainerOptions& options) {
   return absl::StrCat(
       "run ", options.out, "/", options.run_name, ": ", options.steps, " train steps of ",
       options.prompts_per_step, " prompts x ", options.completions_per_prompt,
-      " completions of at most ", options.sampling.max_new_tokens, " tokens\nmodel ", options.model,
-      "\nprompts ", absl::StrJoin(TrainPaths(options.data), ", "), ", held out ",
-      HeldOutText(options.data), "\nservers ", absl::StrJoin(options.servers, ", "), "\n");
+      " completions of at most ", LongestCompletion(options), " tokens",
+      HasEnvironment(options.environment)
+          ? absl::StrCat(" in ", options.environment.max_turns, " turns")
+          : "",
+      "\nmodel ", options.model, "\nprompts ", absl::StrJoin(TrainPaths(options.data), ", "),
+      ", held out ", HeldOutText(options.data), "\nservers ", absl::StrJoin(options.servers, ", "),
+      "\n");
 }
 
 }  // namespace tandem::trainer

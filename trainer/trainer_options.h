@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,11 @@
 #include "common/hub/model_options.h"
 #include "common/options/options.h"
 #include "common/rpc/tls_directory.h"
+#include "proto/rollout.pb.h"
 #include "trainer/advantages/advantage_options.h"
 #include "trainer/checkpoints/checkpointer.h"
 #include "trainer/drift/drift_monitor.h"
+#include "trainer/environments/environment_options.h"
 #include "trainer/experience/experience_buffer.h"
 #include "trainer/foreign/foreign_options.h"
 #include "trainer/metrics/alerts.h"
@@ -54,6 +57,7 @@ struct TrainerOptions {
   CurriculumOptions curriculum;
   GroupSizeOptions group_size;
   DynamicSamplingOptions dynamic_sampling;
+  EnvironmentOptions environment;
   RewardOptions reward;
   AdvantageOptions advantage;
   LearnerOptions learner;
@@ -71,13 +75,26 @@ struct TrainerOptions {
 };
 void BindOptions(OptionBinder& binder, TrainerOptions& options);
 
+// The most tokens of a completion, those between its turns included.
+inline int64_t LongestCompletion(const TrainerOptions& options) {
+  return LongestEpisode(options.environment, options.sampling.max_new_tokens);
+}
+
+// The limits of a completion's turns that servers are told; none without an environment.
+std::optional<rollout::v1::Turns> TurnsOf(const TrainerOptions& options);
+
+// Where no weights of the reward are given: as WeighPythonFunctions, or else the environment, if it
+// gives rewards, counts 1 and nothing else does. For whoever has read a run file.
+void WeighRewards(TrainerOptions& options);
+
 // Checks what the range of a single field cannot express.
 //   INVALID_ARGUMENT  no model, data or server; an observe address that is not HOST:PORT; training
 //                     with min_new_tokens; advantages that contradict the group, the KL or each
 //                     other; a deterministic run with max_staleness; a budget of the KL to a
 //                     reference policy that is not measured, on_kl without a budget, roll_back
 //                     without checkpoints or with push.hold_back_versions
-//                     or foreign servers with what they do not give
+//                     or foreign servers with what they do not give; an environment with what it
+//                     does not go with
 //   UNIMPLEMENTED     numerics exact on a CUDA device
 absl::Status CheckOptions(const TrainerOptions& options);
 

@@ -55,6 +55,9 @@ absl::Status CheckPaths(const RunFile& file) {
   for (std::string& path : trainer::PythonFiles(trainer.reward.python)) {
     paths.emplace_back("trainer.reward.python.functions", std::move(path));
   }
+  for (std::string& path : trainer::EnvironmentFiles(trainer.environment)) {
+    paths.emplace_back("trainer.environment", std::move(path));
+  }
   for (const auto& [option, path] : paths) {
     if (!path.starts_with('/') || path.starts_with("/workspace/")) continue;
     return InvalidArgument(option, " is ", path, ", a path of this machine: pods see the volume ",

@@ -125,7 +125,7 @@ absl::StatusOr<plan::RunShape> RlShape(const PlanFlags& flags) {
   }
   trainer.push_dtype = server.engine.weight_dtype();
   run.server = server;
-  const int64_t completions = options.completions_per_prompt * options.sampling.max_new_tokens;
+  const int64_t completions = options.completions_per_prompt * LongestCompletion(options);
   const int64_t group = flags.prompt_tokens + completions;
   trainer.batch_tokens = options.prompts_per_step * group;
   const int64_t parts = std::max<int64_t>(1, step.num_minibatches * trainer.ranks);

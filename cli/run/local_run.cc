@@ -27,6 +27,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/critic/scored_model.h"
 #include "trainer/data/data_options.h"
+#include "trainer/environments/environment_check.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/ranks/device_choice.h"
 #include "trainer/rewards/rewards.h"
@@ -194,13 +195,21 @@ absl::Status CheckRewards(const RunFile& file) {
   return trainer::WithExitCode(rewards->Check(row), ExitCode::kUsage);
 }
 
+// Loads the environment, likewise.
+absl::Status CheckEnvironment(const RunFile& file) {
+  const trainer::EnvironmentOptions& environment = file.trainer().environment;
+  if (!HasEnvironment(environment)) return absl::OkStatus();
+  return trainer::WithExitCode(trainer::CheckEnvironment(environment, "").status(),
+                               ExitCode::kUsage);
+}
+
 // The lines of `tandem data` for what the run trains on.
 absl::Status PrintDataSummaries(const RunFile& file, const ModelConfig& config,
                                 const Tokenizer& tokenizer) {
   const trainer::DataOptions& data = file.trainer().data;
   const PreviewLimits limits = {
       .max_prompt_tokens = data.max_prompt_tokens,
-      .context_tokens = config.max_position_embeddings - file.trainer().sampling.max_new_tokens};
+      .context_tokens = config.max_position_embeddings - LongestCompletion(file.trainer())};
   for (const std::string& path : trainer::TrainPaths(data)) {
     TANDEM_ASSIGN_OR_RETURN(
         const DataPreview preview,
@@ -218,9 +227,12 @@ absl::Status PrintPrompts(const RunFile& file) {
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(model));
   TANDEM_ASSIGN_OR_RETURN(
+      const trainer::DataOptions data,
+      trainer::WithTools(file.trainer().data, file.trainer().environment, model));
+  TANDEM_ASSIGN_OR_RETURN(
       const trainer::RunPrompts prompts,
-      trainer::OpenRunPrompts(file.trainer().data, file.trainer().seed,
-                              file.trainer().sampling.max_new_tokens, config, *tokenizer));
+      trainer::OpenRunPrompts(data, file.trainer().seed, LongestCompletion(file.trainer()), config,
+                              *tokenizer));
   size_t num_eval = 0;
   int64_t num_dropped = prompts.train->num_dropped();  // longer than data.max_prompt_tokens
   if (prompts.eval != nullptr) {
@@ -275,6 +287,7 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckPrograms(ProgramFolder(file->launch())));
   TANDEM_RETURN_IF_ERROR(CheckRewards(*file));
   TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
+  TANDEM_RETURN_IF_ERROR(CheckEnvironment(*file));
   TANDEM_RETURN_IF_ERROR(CheckTrainerDevice(*file));
   if (options.dry_run) {
     TANDEM_RETURN_IF_ERROR(trainer::WithExitCode(PrintPrompts(*file), ExitCode::kBadModelOrData));

@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<RunFile>> RunFile::LoadTexts(const std::vector<Te
         }
         return absl::OkStatus();
       }));
-  WeighPythonFunctions(run->trainer_.reward);
+  WeighRewards(run->trainer_);
   if (server.model.empty()) server.model = trainer.model;
   TANDEM_RETURN_IF_ERROR(rollout::CheckOptions(server));
   TANDEM_RETURN_IF_ERROR(trainer::CheckOptions(trainer));
@@ -75,6 +75,9 @@ std::vector<std::string> RunFile::input_paths() const {
   if (!trainer_.data.tools_file.empty()) paths.push_back(trainer_.data.tools_file);
   if (!trainer_.probe.file.empty()) paths.push_back(trainer_.probe.file);
   for (const std::string& file : trainer::PythonFiles(trainer_.reward.python)) {
+    paths.push_back(file);
+  }
+  for (const std::string& file : trainer::EnvironmentFiles(trainer_.environment)) {
     paths.push_back(file);
   }
   for (const rpc::TlsOptions* const tls : {&server_.tls, &trainer_.tls}) {

@@ -42,4 +42,19 @@ std::string PythonPathVariable(const std::string& folder) {
   return absl::StrCat("PYTHONPATH=", folder, has_more ? ":" : "", has_more ? present : "");
 }
 
+LineProgram PythonWorkerProgram(const std::string& who, const std::string& module,
+                                const std::string& interpreter, int64_t memory_limit_mib) {
+  constexpr size_t kLongestLine = size_t{256} << 20;  // rewards of each token of a large group
+  LineProgram program = {
+      .who = who,
+      .command = {interpreter.empty() ? DefaultPython() : interpreter, "-m", module},
+      .environment = {"PYTHONUNBUFFERED=1"},
+      .is_apart = true,
+      .longest_line = kLongestLine,
+      .memory_limit_mib = memory_limit_mib};
+  const std::string folder = FindPythonPackageFolder();
+  if (!folder.empty()) program.environment.push_back(PythonPathVariable(folder));
+  return program;
+}
+
 }  // namespace tandem

@@ -1,7 +1,10 @@
 // Where Python and the package tandem_rl are, for programs that start functions of users in Python.
 #pragma once
 
+#include <cstdint>
 #include <string>
+
+#include "common/process/line_process.h"
 
 namespace tandem {
 
@@ -17,5 +20,11 @@ std::string DefaultPython();
 
 // `folder` before the PYTHONPATH of this process: "PYTHONPATH=folder:...".
 std::string PythonPathVariable(const std::string& folder);
+
+// A module of tandem_rl as a program apart (LineProgram::is_apart), such as
+// "tandem_rl.rewards.worker". `interpreter`: empty for DefaultPython. `memory_limit_mib`: 0 for
+// none.
+LineProgram PythonWorkerProgram(const std::string& who, const std::string& module,
+                                const std::string& interpreter, int64_t memory_limit_mib);
 
 }  // namespace tandem

@@ -68,7 +68,10 @@ absl::Status ValidateTurns(const TurnLimits& turns) {
 
 void CloseTurn(Sequence& sequence) {
   if (!sequence.group->request.turns.has_value()) return;
-  sequence.completion.segments.push_back({.given = false, .num_tokens = sequence.turn_size()});
+  FinishedCompletion& completion = sequence.completion;
+  completion.charge.Add(static_cast<int64_t>(completion.text.size()));
+  completion.segments.push_back(
+      {.given = false, .num_tokens = sequence.turn_size(), .text = completion.text});
 }
 
 bool GoesOn(const Sequence& sequence) {
@@ -139,7 +142,7 @@ void AppendGiven(Sequence& sequence, const std::vector<int32_t>& token_ids, doub
     c.charge.Add(LastTokenBytes(c));
   }
   const auto num_given = static_cast<int32_t>(token_ids.size());
-  c.segments.push_back({.given = true, .num_tokens = num_given});
+  c.segments.push_back({.given = true, .num_tokens = num_given, .text = ""});
   c.num_given += num_given;
   c.wait_seconds += now - sequence.last_token_at;
   c.text.clear();

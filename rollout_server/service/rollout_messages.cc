@@ -210,6 +210,7 @@ void CompletionToWire(const FinishedCompletion& completion, const SamplingParams
     v1::Segment* const one = wire->add_segments();
     one->set_given(segment.given);
     one->set_num_tokens(segment.num_tokens);
+    one->set_text(segment.text);
   }
   wire->set_token_hash(
       HashTokenIds(completion.hashed_ids.empty() ? completion.token_ids : completion.hashed_ids));

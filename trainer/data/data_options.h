@@ -25,6 +25,7 @@ struct DataOptions {
   std::string text_template;  // empty: the text of the prompt's column
   std::string system_prompt;
   std::string tools_file;
+  std::string tools_json;  // in place of the file: those of an environment; no option
   bool chat = true;
   std::string suffix;  // added to prompts that are texts
   int64_t max_prompt_tokens = 1024;

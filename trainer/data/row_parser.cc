@@ -90,11 +90,11 @@ absl::StatusOr<RowParser> RowParser::Create(const DataOptions& options, bool nee
     return InvalidArgument("data.columns: no '", role, "'; want ", absl::StrJoin(kRoles, ", "),
                            nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"));
   }
-  if (!options.chat && !(options.system_prompt.empty() && options.tools_file.empty())) {
+  const bool has_tools = !options.tools_file.empty() || !options.tools_json.empty();
+  if (!options.chat && (has_tools || !options.system_prompt.empty())) {
     return InvalidArgument(
-        "data.system_prompt and data.tools_file go through the model's chat template: set "
-        "data.chat "
-        "to true");
+        "data.system_prompt, data.tools_file and the tools of an environment go through the "
+        "model's chat template: set data.chat to true");
   }
   TANDEM_RETURN_IF_ERROR(parser.ReadTemplate());
   TANDEM_RETURN_IF_ERROR(parser.ReadTools());
@@ -129,6 +129,7 @@ absl::Status RowParser::ReadTemplate() {
 }
 
 absl::Status RowParser::ReadTools() {
+  tools_json_ = options_.tools_json;
   const std::string& path = options_.tools_file;
   if (path.empty()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));

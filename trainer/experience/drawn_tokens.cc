@@ -21,6 +21,21 @@ int64_t NumTurns(const Completion& completion) {
   return turns;
 }
 
+std::string_view LastTurnText(const Completion& completion) {
+  return HasTurns(completion) ? completion.segments().rbegin()->text() : completion.text();
+}
+
+std::vector<int32_t> TurnEnds(const Completion& completion) {
+  if (!HasTurns(completion)) return {completion.token_ids_size()};
+  std::vector<int32_t> ends;
+  int32_t end = 0;
+  for (const auto& segment : completion.segments()) {
+    end += segment.num_tokens();
+    if (!segment.given()) ends.push_back(end);
+  }
+  return ends;
+}
+
 std::vector<int32_t> TurnsOf(const Completion& completion) {
   const auto length = static_cast<size_t>(completion.token_ids_size());
   if (!HasTurns(completion)) return std::vector<int32_t>(length, 1);

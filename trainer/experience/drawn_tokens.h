@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +20,12 @@ inline bool HasTurns(const rollout::v1::Completion& completion) {
 
 int64_t NumDrawn(const rollout::v1::Completion& completion);
 int64_t NumTurns(const rollout::v1::Completion& completion);
+
+// The text of the last turn, or of all where there are no turns, without the stop token. A view.
+std::string_view LastTurnText(const rollout::v1::Completion& completion);
+
+// [turns] the token after the last one of each turn.
+std::vector<int32_t> TurnEnds(const rollout::v1::Completion& completion);
 
 // [T] the turn that drew the token, from 1; 0: it was given.
 std::vector<int32_t> TurnsOf(const rollout::v1::Completion& completion);

@@ -163,14 +163,16 @@ bool IsTruncated(const Completion& completion) {
 }
 
 RewardInput MakeRewardInput(const experience::v1::Prompt& prompt, const Completion& completion) {
-  return {.text = completion.text(),
-          .answer = prompt.answer(),
-          .prompt = prompt.text(),
-          .source_json = prompt.source_json(),
-          .num_tokens = completion.token_ids_size(),
-          .truncated = IsTruncated(completion),
-          .token_ids = {completion.token_ids().data(),
-                        static_cast<size_t>(completion.token_ids_size())}};
+  RewardInput input = {.text = completion.text(),
+                       .answer = prompt.answer(),
+                       .prompt = prompt.text(),
+                       .source_json = prompt.source_json(),
+                       .num_tokens = completion.token_ids_size(),
+                       .truncated = IsTruncated(completion),
+                       .token_ids = {completion.token_ids().data(),
+                                     static_cast<size_t>(completion.token_ids_size())}};
+  if (HasTurns(completion)) input.last_turn = LastTurnText(completion);
+  return input;
 }
 
 std::vector<RewardInput> MakeRewardInputs(const experience::v1::ScoredGroup& group) {

@@ -27,6 +27,7 @@ rollout::v1::GenerateGroupRequest MakeGroupRequest(const RunSampling& run,
   request.set_num_completions(static_cast<int32_t>(run.completions_per_prompt));
   request.set_min_weight_version(min_weight_version);
   request.set_greedy_baseline(run.greedy_baseline);
+  if (run.turns.has_value()) *request.mutable_turns() = *run.turns;
   rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
   *sampling = run.sampling;
   sampling->set_seed(

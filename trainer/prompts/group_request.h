@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "common/options/options.h"
@@ -31,8 +32,9 @@ struct RunSampling {
   std::string run_id;
   int64_t seed = 0;  // of the run
   int64_t completions_per_prompt = 0;
-  rollout::v1::SamplingParams sampling;  // without the seed
-  bool greedy_baseline = false;          // one greedy completion more
+  rollout::v1::SamplingParams sampling;     // without the seed
+  bool greedy_baseline = false;             // one greedy completion more
+  std::optional<rollout::v1::Turns> turns;  // none: completions of one turn
 };
 
 // Further completions of a training group are a request of their own, with this added to its id.

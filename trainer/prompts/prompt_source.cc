@@ -154,8 +154,10 @@ absl::StatusOr<RunPrompts> OpenRunPrompts(const DataOptions& data, int64_t run_s
   const int64_t needed = reader.longest_tokens() + max_new_tokens;
   if (needed > model.max_position_embeddings) {
     return InvalidArgument(reader.longest_place(), ": ", reader.longest_tokens(),
-                           " prompt tokens and sampling.max_new_tokens ", max_new_tokens,
-                           " exceed the model's context of ", model.max_position_embeddings);
+                           " prompt tokens and a completion of ", max_new_tokens,
+                           " (sampling.max_new_tokens, environment.max_completion_tokens) exceed "
+                           "the model's context of ",
+                           model.max_position_embeddings);
   }
   return prompts;
 }

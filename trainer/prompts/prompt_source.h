@@ -89,7 +89,7 @@ struct RunPrompts {
 // Reads and tokenises data.train or data.mixture, and data.eval. `tokenizer` is used during the call
 // only.
 //   errors of CheckOptions and ReadPromptsOf
-//   INVALID_ARGUMENT  a prompt to train on and sampling.max_new_tokens are over the model's context
+//   INVALID_ARGUMENT  a prompt to train on and max_new_tokens are over the model's context
 //                     (the place of the longest); data.eval_share holds out no prompt
 absl::StatusOr<RunPrompts> OpenRunPrompts(const DataOptions& data, int64_t run_seed,
                                           int64_t max_new_tokens, const ModelConfig& model,

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "trainer/environments/episode.h"
 
 namespace tandem::trainer {
 
@@ -22,6 +25,12 @@ struct RewardInput {
   std::span<const int32_t> token_ids;  // of the completion, or empty where the caller has none
   // Train step that the run is at when it asks, and how many it has; 0 outside of a run.
   int64_t step = 0, num_steps = 0;
+  // Of a completion of several turns: the text of the last one, which has the answer; the rest of
+  // `text` may be what a tool said.
+  std::optional<std::string_view> last_turn;
+  std::shared_ptr<const Episode> episode;  // null: no environment played it
+
+  std::string_view answering_text() const { return last_turn.value_or(text); }
 };
 
 // A reward of a part of the completion's text, as process rewards are.
@@ -44,7 +53,8 @@ struct Reward {
   // none of them, or where one failed.
   std::optional<double> gold;
   std::vector<std::pair<std::string, std::string>> notes;  // of scorers, for people (log_extra)
-  // Not empty: do not train on it ("truncated", "reward_failed: ...", kNoRewardApplies).
+  // Not empty: do not train on it ("truncated", "reward_failed: ...", "environment_failed: ...",
+  // kNoRewardApplies).
   std::string mask_reason;
 };
 
@@ -53,7 +63,8 @@ inline constexpr std::string_view kNoRewardApplies = "reward_none";
 
 // Whether a completion masked for `mask_reason` has no reward.
 inline bool IsRewardFailure(std::string_view reason) {
-  return reason.starts_with("reward_failed") || reason == kNoRewardApplies;
+  return reason.starts_with("reward_failed") || reason.starts_with("environment_failed") ||
+         reason == kNoRewardApplies;
 }
 
 }  // namespace tandem::trainer

@@ -30,6 +30,7 @@ constexpr ComponentName kComponents[] = {
     {"judge", ComponentKind::kExternal},
     {"model", ComponentKind::kExternal, false, false},
     {kMathComponent, ComponentKind::kExternal},
+    {kEnvironmentComponent, ComponentKind::kEpisode, true, false},
 };
 
 // Sums of weights are compared up to this share.

@@ -61,8 +61,12 @@ void WeighPythonFunctions(RewardOptions& options);
 enum class ComponentKind {
   kText,      // the completion alone
   kGroup,     // its text and those of the group
+  kEpisode,   // the environment that played the completion
   kExternal,  // a program, a service, a judge or a reward model
 };
+
+// Its value is what the environment that played the completion gave (trainer.environment).
+inline constexpr std::string_view kEnvironmentComponent = "environment";
 
 // Its value is that of a function which comes with Tandem (python/tandem_rl/rewards/math.py).
 inline constexpr std::string_view kMathComponent = "math";

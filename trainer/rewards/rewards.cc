@@ -47,6 +47,35 @@ double LargestOf(const ExternalAnswer& answer) {
   return largest;
 }
 
+// The numbers of the environment, and whether it failed.
+void AddEpisode(const Episode& episode, Reward* reward) {
+  for (const auto& [name, value] : episode.info) {
+    reward->parts.emplace_back(absl::StrCat(std::string(kEnvironmentComponent), "/", name), value);
+  }
+  if (episode.failure.ok()) return;
+  reward->mask_reason = absl::StrCat("environment_failed: ", episode.failure.message());
+}
+
+// What the environment that played a completion gave it.
+RewardAnswer EpisodeValue(const RewardInput& input) {
+  if (input.episode == nullptr) {
+    return FailedPrecondition("no environment played this completion (trainer.environment)");
+  }
+  const Episode& episode = *input.episode;
+  ExternalAnswer answer;
+  if (episode.is_per_turn) {
+    answer.token_rewards.assign(static_cast<size_t>(input.num_tokens), 0);
+  }
+  const size_t num_turns = std::min(episode.turn_rewards.size(), episode.turn_ends.size());
+  for (size_t i = 0; i < num_turns; ++i) {
+    double& sum = episode.is_per_turn
+                      ? answer.token_rewards[static_cast<size_t>(episode.turn_ends[i] - 1)]
+                      : answer.value;
+    sum += episode.turn_rewards[i];
+  }
+  return answer;
+}
+
 // What a synchronous call waits for.
 struct Arrival {
   Mutex mu;
@@ -138,6 +167,8 @@ std::vector<RewardAnswer> RewardFunction::Values(const std::string& name,
   const ComponentKind kind = FindComponent(options_, name)->kind;
   if (kind == ComponentKind::kExternal) {
     values = answers.at(name);
+  } else if (kind == ComponentKind::kEpisode) {
+    for (const RewardInput& input : inputs) values.push_back(EpisodeValue(input));
   } else if (kind == ComponentKind::kGroup) {
     for (const double value : text_->GroupValues(name, inputs)) {
       values.emplace_back(ExternalAnswer{.value = value});
@@ -216,6 +247,7 @@ Reward RewardFunction::Sum(const RewardInput& input, size_t index,
     AddSteps(weight, part->steps, &steps);
   }
   if (!applies && reward.mask_reason.empty()) reward.mask_reason = kNoRewardApplies;
+  if (input.episode != nullptr) AddEpisode(*input.episode, &reward);
   for (const auto& [end, value] : steps) reward.steps.push_back({.end_byte = end, .value = value});
   AddGold(index, values, &reward);
   reward.correct = IsCorrect(reward) && !IsRewardFailure(reward.mask_reason);

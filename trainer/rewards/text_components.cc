@@ -60,7 +60,7 @@ absl::StatusOr<WrittenNumber> Gsm8kNumber(std::string_view text) {
 
 double NumberAnswer(const RewardInput& input, const WrittenNumber& want, double partial,
                     bool needs_stop) {
-  const std::vector<WrittenNumber> got = NumbersIn(input.text);
+  const std::vector<WrittenNumber> got = NumbersIn(input.answering_text());
   if (got.empty()) return 0;
   if (SameNumber(got.back(), want) && !(needs_stop && input.truncated)) return 1;
   const bool among =
@@ -86,15 +86,16 @@ absl::StatusOr<std::unique_ptr<TextComponents>> TextComponents::Create(
 
 absl::StatusOr<double> TextComponents::Value(const std::string& name,
                                              const RewardInput& input) const {
-  const std::string_view text = Stripped(input.text);
+  const std::string_view whole = Stripped(input.text);
+  const std::string_view text = Stripped(input.answering_text());
   const std::string_view answer = Stripped(input.answer);
   if (name == "exact_match") return text == answer ? 1 : 0;
-  if (name == "format") return RE2::FullMatch(text, *patterns_->format) ? 1 : 0;
+  if (name == "format") return RE2::FullMatch(whole, *patterns_->format) ? 1 : 0;
   if (name == "length_penalty") {
     return LengthPenalty(static_cast<double>(input.num_tokens), options_.length_soft_tokens,
                          options_.length_hard_tokens);
   }
-  if (name == "repetition") return Repetition(text, options_.ngram_words);
+  if (name == "repetition") return Repetition(whole, options_.ngram_words);
   if (name == "regex") {
     re2::StringPiece groups[2];
     const int wanted = patterns_->regex->NumberOfCapturingGroups() > 0 ? 2 : 1;

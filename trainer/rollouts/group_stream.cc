@@ -12,9 +12,10 @@
 #include "common/rpc/grpc_call.h"
 #include "common/weights/digest.h"
 #include "proto/rollout.grpc.pb.h"
+#include "trainer/environments/turn_player.h"
+#include "trainer/experience/drawn_tokens.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/rollouts/rollout_client.h"
-#include "trainer/rollouts/turn_player.h"
 
 namespace tandem::trainer {
 namespace {
@@ -26,8 +27,8 @@ using rollout::v1::RolloutService;
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(20);
 constexpr int kAnswerAttempts = 3;
 
-// The answers of one call. Replies share it, and may outlive the call.
-class Answers {
+// The answers of one call. Replies and calls under way share it, and may outlive the group's call.
+class Answers : public std::enable_shared_from_this<Answers> {
  public:
   Answers(const GroupCall& call, const GenerateGroupRequest& request, grpc::ClientContext* context)
       : stub_(RolloutService::NewStub(call.channel)),
@@ -36,50 +37,92 @@ class Answers {
         group_id_(request.group_id()),
         context_(context) {}
 
-  void Send(int32_t index, int32_t turn, const absl::StatusOr<TurnAnswer>& answer)
-      ABSL_LOCKS_EXCLUDED(mu_) {
+  // The turn has been played, and its answer goes to the server, unless nothing can follow it.
+  void Play(TurnPlayer& player, PlayedTurn turn) ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      MutexLock lock(&mu_);
+      ++num_open_;
+      num_played_[turn.index] = turn.turn;
+    }
+    const int32_t index = turn.index, number = turn.turn;
+    const bool is_last = turn.is_last;
+    player.Play(std::move(turn), [answers = shared_from_this(), index, number,
+                                  is_last](const absl::StatusOr<TurnAnswer>& answer) {
+      if (!is_last) answers->Send(index, number, answer);
+      answers->CountReply();
+    });
+  }
+
+  int32_t NumPlayed(int32_t index) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    return num_played_[index];
+  }
+
+  void WaitForReplies() ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    while (num_open_ > 0) changed_.Wait(&mu_);
+  }
+
+  // The group's call has ended. Returns why an answer was refused, if one was.
+  absl::Status Close() ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    context_ = nullptr;
+    return refused_;
+  }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
     ContinueCompletionRequest request;
+    rollout::v1::ContinueCompletionResponse response;
+    int attempt = 1;
+  };
+
+  void Send(int32_t index, int32_t turn, const absl::StatusOr<TurnAnswer>& answer) {
+    auto call = std::make_unique<Call>();
+    ContinueCompletionRequest& request = call->request;
     request.set_run_id(run_id_);
     request.set_group_id(group_id_);
     request.set_index(index);
     request.set_turn(turn);
-    if (answer.ok()) {
+    if (answer.ok() && !answer->token_ids.empty()) {
       request.mutable_token_ids()->Add(answer->token_ids.begin(), answer->token_ids.end());
       request.set_token_hash(HashTokenIds(answer->token_ids));
     } else {
-      MutexLock lock(&mu_);
-      failed_.emplace(index, answer.status());
+      request.set_finish(true);
     }
-    request.set_finish(request.token_ids().empty());
-    if (request.finish()) request.clear_token_hash();
-    absl::Status sent = Unavailable("not sent");
-    for (int attempt = 0; attempt < kAnswerAttempts && absl::IsUnavailable(sent); ++attempt) {
-      sent = SendOnce(request);  // safe to repeat: the same answer again changes nothing
-    }
-    // NOT_FOUND: the completion or its group has ended, which the stream tells.
-    if (!sent.ok() && !absl::IsNotFound(sent)) Cancel(sent);
+    Start(std::move(call));
   }
 
-  // The call has ended. Returns why an answer was refused, if one was, and the errors of players.
-  std::pair<absl::Status, std::map<int32_t, absl::Status>> Close() ABSL_LOCKS_EXCLUDED(mu_) {
-    MutexLock lock(&mu_);
-    context_ = nullptr;
-    return {refused_, failed_};
-  }
-
- private:
-  absl::Status SendOnce(const ContinueCompletionRequest& request) ABSL_LOCKS_EXCLUDED(mu_) {
-    grpc::ClientContext context;
-    rpc::SetDeadline(context, kAnswerTimeout);
+  void Start(std::unique_ptr<Call> call) ABSL_LOCKS_EXCLUDED(mu_) {
+    rpc::SetDeadline(call->context, kAnswerTimeout);
     {
       MutexLock lock(&mu_);
-      if (context_ == nullptr) return absl::OkStatus();
-      caller_->Identify(&context);
+      if (context_ == nullptr) return;
+      caller_->Identify(&call->context);
     }
-    rollout::v1::ContinueCompletionResponse response;
-    return rpc::FromGrpc(stub_->ContinueCompletion(&context, request, &response),
-                         absl::StrCat("answer to turn ", request.turn(), " of completion ",
-                                      request.index(), " of group ", request.group_id()));
+    Call* const started = call.release();
+    stub_->async()->ContinueCompletion(
+        &started->context, &started->request, &started->response,
+        [answers = shared_from_this(), started](const grpc::Status& status) {
+          answers->End(std::unique_ptr<Call>(started), status);
+        });
+  }
+
+  void End(std::unique_ptr<Call> call, const grpc::Status& ended) {
+    const ContinueCompletionRequest& request = call->request;
+    const absl::Status status =
+        rpc::FromGrpc(ended, absl::StrCat("answer to turn ", request.turn(), " of completion ",
+                                          request.index(), " of group ", request.group_id()));
+    // Safe to repeat: the same answer again changes nothing.
+    if (absl::IsUnavailable(status) && call->attempt < kAnswerAttempts) {
+      auto again = std::make_unique<Call>();
+      again->request = request;
+      again->attempt = call->attempt + 1;
+      return Start(std::move(again));
+    }
+    // NOT_FOUND: the completion or its group has ended, which the stream tells.
+    if (!status.ok() && !absl::IsNotFound(status)) Cancel(status);
   }
 
   void Cancel(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_) {
@@ -89,16 +132,42 @@ class Answers {
     context_->TryCancel();
   }
 
+  void CountReply() ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    --num_open_;
+    changed_.NotifyAll();
+  }
+
   const std::unique_ptr<RolloutService::Stub> stub_;
   const rpc::CallerChannel* const caller_;  // valid until Close
   const std::string run_id_;
   const int64_t group_id_;
 
   Mutex mu_;
+  CondVar changed_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_);  // of the group's call; null once it ended
   absl::Status refused_ ABSL_GUARDED_BY(mu_);
-  std::map<int32_t, absl::Status> failed_ ABSL_GUARDED_BY(mu_);
+  int64_t num_open_ ABSL_GUARDED_BY(mu_) = 0;                   // turns without a reply
+  std::map<int32_t, int32_t> num_played_ ABSL_GUARDED_BY(mu_);  // turns, by completion
 };
+
+PlayedTurn MakePlayedTurn(const rollout::v1::Turn& turn) {
+  return {.index = turn.index(),
+          .turn = turn.turn(),
+          .text = turn.text(),
+          .ended_by_token = turn.finish_reason() == rollout::v1::FINISH_REASON_STOP,
+          .num_tokens_left = turn.num_tokens_left()};
+}
+
+// The last turn of a completion that no turn can follow.
+PlayedTurn LastTurnOf(const rollout::v1::Completion& completion) {
+  return {.index = completion.index(),
+          .turn = static_cast<int32_t>(NumTurns(completion)),
+          .text = std::string(LastTurnText(completion)),
+          .ended_by_token = completion.finish_reason() == rollout::v1::FINISH_REASON_STOP,
+          .was_cut = IsTruncated(completion),
+          .is_last = true};
+}
 
 }  // namespace
 
@@ -108,14 +177,20 @@ grpc::Status ReadGroup(const GroupCall& call, const GenerateGroupRequest& reques
   std::shared_ptr<Answers> answers;
   if (call.player != nullptr && request.has_turns()) {
     answers = std::make_shared<Answers>(call, request, context);
-    call.player->Begin(request);
+    call.player->Begin(request.first_completion(),
+                       request.num_completions() + (request.greedy_baseline() ? 1 : 0));
   }
   const auto reader = stub->GenerateGroup(context, request);
   rollout::v1::GenerateGroupResponse response;
   bool done = false, gave_up = false;
   while (reader->Read(&response)) {
     if (response.has_completion() && checked->ok()) {
-      *checked = CheckCompletion(request, response.completion());
+      const rollout::v1::Completion& completion = response.completion();
+      *checked = CheckCompletion(request, completion);
+      if (checked->ok() && answers != nullptr &&
+          answers->NumPlayed(completion.index()) < NumTurns(completion)) {
+        answers->Play(*call.player, LastTurnOf(completion));
+      }
       group->completions.push_back(std::move(*response.mutable_completion()));
     } else if (response.has_done()) {
       group->done = response.done();
@@ -129,23 +204,24 @@ grpc::Status ReadGroup(const GroupCall& call, const GenerateGroupRequest& reques
         context->TryCancel();
         continue;
       }
-      const int32_t index = response.turn().index(), turn = response.turn().turn();
-      call.player->Play(request, response.turn(),
-                        [answers, index, turn](const absl::StatusOr<TurnAnswer>& answer) {
-                          answers->Send(index, turn, answer);
-                        });
+      answers->Play(*call.player, MakePlayedTurn(response.turn()));
     }
   }
   grpc::Status status = reader->Finish();
   if (answers != nullptr) {
-    auto [refused, failed] = answers->Close();
-    group->failed_turns = std::move(failed);
+    absl::Status refused = answers->Close();
     gave_up |= !refused.ok();
     if (checked->ok()) *checked = std::move(refused);
   }
   if (gave_up) return grpc::Status::OK;  // *checked says why
   if (status.ok() && checked->ok() && !done) {
     *checked = DataLoss("the stream ended without GroupDone");
+  }
+  if (answers != nullptr && status.ok() && checked->ok()) {
+    answers->WaitForReplies();
+    for (const rollout::v1::Completion& completion : group->completions) {
+      group->episodes[completion.index()] = call.player->Outcome(completion);
+    }
   }
   return status;
 }

@@ -18,6 +18,7 @@
 #include "common/rpc/caller_channel.h"
 #include "common/rpc/grpc_call.h"
 #include "proto/rollout.grpc.pb.h"
+#include "trainer/environments/turn_player.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/rollouts/call_end.h"
 #include "trainer/rollouts/group_stream.h"
@@ -41,6 +42,7 @@ struct Task {
   int64_t num_attempts = 0;  // without those that a busy server turned away
   int64_t num_refusals = 0;  // by busy servers
   TraceParent trace;
+  std::shared_ptr<TurnPlayer> player;  // null: completions of one turn
 };
 
 struct Server {
@@ -95,7 +97,6 @@ struct RolloutClient::Impl {
   RolloutClientOptions options;
   Accept accept;
   DrawnHook drawn;
-  TurnPlayer* player = nullptr;
   std::string run_id;
 
   mutable Mutex mu;
@@ -122,14 +123,12 @@ struct RolloutClient::Impl {
 };
 
 RolloutClient::RolloutClient(ServerPool* pool, const std::string& run_id,
-                             const RolloutClientOptions& options, Accept accept, DrawnHook drawn,
-                             TurnPlayer* player)
+                             const RolloutClientOptions& options, Accept accept, DrawnHook drawn)
     : impl_(std::make_unique<Impl>()) {
   impl_->pool = pool;
   impl_->options = options;
   impl_->accept = std::move(accept);
   impl_->drawn = std::move(drawn);
-  impl_->player = player;
   impl_->run_id = run_id;
   for (int server = 0; server < pool->size(); ++server) AddServer(pool->at(server).address());
 }
@@ -323,7 +322,7 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
   const auto channel = server.channel.current();
   absl::Status checked;
   const grpc::Status status =
-      ReadGroup({channel, &server.channel, player}, request, &context, group, &checked);
+      ReadGroup({channel, &server.channel, task.player.get()}, request, &context, group, &checked);
   server.channel.Ended(channel, status);
   span.SetError(status.error_message());
   {
@@ -421,10 +420,14 @@ std::string RolloutClient::Impl::Missing() const {
   return errors;
 }
 
-void RolloutClient::Submit(GenerateGroupRequest request, int server, const TraceParent& trace) {
+void RolloutClient::Submit(GenerateGroupRequest request, int server, const TraceParent& trace,
+                           std::shared_ptr<TurnPlayer> player) {
   MutexLock lock(&impl_->mu);
   if (impl_->num_outstanding++ == 0) impl_->idle_seconds += MonotonicSeconds() - impl_->idle_since;
-  impl_->queue.push_back({.request = std::move(request), .server = server, .trace = trace});
+  impl_->queue.push_back({.request = std::move(request),
+                          .server = server,
+                          .trace = trace,
+                          .player = std::move(player)});
   impl_->changed.NotifyAll();
 }
 

@@ -40,6 +40,7 @@
 namespace tandem::trainer {
 
 class TurnPlayer;
+struct Episode;
 
 // Any server may run the group.
 inline constexpr int kAnyServer = -1;
@@ -52,8 +53,8 @@ struct FinishedGroup {
   rollout::v1::GroupDone done;
   int server = kAnyServer;
   std::optional<ScoredByServer> replay;  // what DrawnHook made of it
-  // Completions that ended because their TurnPlayer failed, by index.
-  std::map<int32_t, absl::Status> failed_turns;
+  // By index of the completion, that of the baseline included; empty without a TurnPlayer.
+  std::map<int32_t, std::shared_ptr<const Episode>> episodes;
 };
 
 struct ServerEvent {
@@ -70,10 +71,10 @@ class RolloutClient {
   // `drawn` sees each group that was drawn, on the thread that asked for it and right after, before
   // Next gives it out.
   using DrawnHook = std::function<void(const rollout::v1::GenerateGroupRequest&, FinishedGroup*)>;
-  // `pool` and `player` must outlive this object; `player` is asked where a request has turns.
+  // `pool` must outlive this object.
   RolloutClient(ServerPool* pool, const std::string& run_id, const RolloutClientOptions& options,
-                Accept accept = {}, DrawnHook drawn = {}, TurnPlayer* player = nullptr);
-  ~RolloutClient();  // cancels what is in flight and joins
+                Accept accept = {}, DrawnHook drawn = {});
+  ~RolloutClient();  // cancels what is in flight and joins; players must still answer, or have ended
   RolloutClient(const RolloutClient&) = delete;
   RolloutClient& operator=(const RolloutClient&) = delete;
 
@@ -88,9 +89,10 @@ class RolloutClient {
   // Queues a group. With `server`, only that one may run it (deterministic runs). Each call made
   // for it is a span under `trace`, and names itself to the server. Admission batches are submitted
   // in the order of their ids. If a server has started over since a batch was begun there, groups
-  // of that batch are asked for without it.
+  // of that batch are asked for without it. `player` answers the turns of a request that has some,
+  // and ends with the group.
   void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer,
-              const TraceParent& trace = {});
+              const TraceParent& trace = {}, std::shared_ptr<TurnPlayer> player = nullptr);
 
   // The next finished group, or none within `timeout`.
   //   UNAVAILABLE          no server was ready for server_patience_seconds, or none came for

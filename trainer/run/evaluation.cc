@@ -31,6 +31,8 @@ std::vector<RewardInput> InputsOf(const Prompt& prompt, const FinishedGroup& gro
   std::vector<RewardInput> inputs;
   for (const rollout::v1::Completion& completion : group.completions) {
     inputs.push_back(MakeRewardInput(prompt, completion));
+    const auto episode = group.episodes.find(completion.index());
+    if (episode != group.episodes.end()) inputs.back().episode = episode->second;
   }
   return inputs;
 }
@@ -98,8 +100,11 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
     run.sampling.set_max_new_tokens(context.run.sampling.max_new_tokens());
   }
   for (int64_t i = 0; i < count; ++i) {
-    client.Submit(
-        MakeGroupRequest(run, prompts[static_cast<size_t>(i)], first + i, context.version));
+    const Prompt& prompt = prompts[static_cast<size_t>(i)];
+    client.Submit(MakeGroupRequest(run, prompt, first + i, context.version), kAnyServer, {},
+                  context.environments == nullptr
+                      ? nullptr
+                      : context.environments->PlayGroup(prompt, run.seed));
   }
   // Shared with what is done when rewards come, which may be after this function was left.
   const auto tally = std::make_shared<Tally>(Tally{.waiting = count});

@@ -12,6 +12,7 @@
 #include "common/options/options.h"
 #include "common/process/stop_signal.h"
 #include "proto/experience.pb.h"
+#include "trainer/environments/environment_pool.h"
 #include "trainer/metrics/metrics_line.h"
 #include "trainer/prompts/group_request.h"
 #include "trainer/rewards/reward_queue.h"
@@ -49,6 +50,7 @@ struct EvaluationContext {
   RunSampling run;
   int64_t step = 0;     // of the run: evaluations of different steps ask for different groups
   int64_t version = 0;  // weights to evaluate: the newest that servers were given
+  EnvironmentPool* environments = nullptr;           // plays completions whose run has turns
   std::function<absl::Status()> tick;                // called while waiting: keeps servers in sync
   std::function<absl::Status(FinishedGroup)> other;  // gets groups that are not of this evaluation
 };

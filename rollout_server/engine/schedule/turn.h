@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace tandem::rollout {
@@ -17,6 +18,7 @@ struct TurnLimits {
 struct Segment {
   bool given = false;
   int32_t num_tokens = 0;
+  std::string text;  // of a turn, without its stop token; empty where tokens were given
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 

@@ -17,9 +17,9 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
+#include "trainer/environments/turn_player.h"
 #include "trainer/experience/drawn_tokens.h"
 #include "trainer/rollouts/rollout_client.h"
-#include "trainer/rollouts/turn_player.h"
 
 namespace tandem {
 namespace {
@@ -27,31 +27,46 @@ namespace {
 using std::chrono::seconds;
 using ::tandem::testing::IsOk;
 using trainer::FinishedGroup;
+using trainer::PlayedTurn;
 using trainer::TurnAnswer;
 using trainer::TurnPlayer;
 
 // Answers turn k of completion i with the ids 504, i, k at once, and notes what it saw.
 class ScriptedPlayer : public TurnPlayer {
  public:
-  void Begin(const rollout::v1::GenerateGroupRequest&) override {
+  void Begin(int32_t, int32_t num_completions) override {
     MutexLock lock(&mu_);
     ++num_calls;
+    num_begun = num_completions;
   }
-  void Play(const rollout::v1::GenerateGroupRequest&, const rollout::v1::Turn& turn,
-            Reply reply) override {
-    absl::StatusOr<TurnAnswer> answer = TurnAnswer{{504, turn.index(), turn.turn()}};
+  void Play(PlayedTurn turn, Reply reply) override {
+    absl::StatusOr<TurnAnswer> answer = TurnAnswer{{504, turn.index, turn.turn}};
     {
       MutexLock lock(&mu_);
       ++num_turns;
-      if (turn.index() == fails) answer = absl::InternalError("the environment died");
-      if (turn.index() == ends) answer = TurnAnswer{};
+      num_last += turn.is_last;
+      trainer::Episode& episode = episodes_[turn.index];
+      if (turn.index == fails)
+        answer = episode.failure = absl::InternalError("the environment died");
+      if (turn.index == ends) answer = TurnAnswer{};
+      episode.turn_rewards.push_back(turn.turn);
+      texts[turn.index] += turn.text;
     }
     reply(std::move(answer));
   }
+  std::shared_ptr<const trainer::Episode> Outcome(
+      const rollout::v1::Completion& completion) override {
+    MutexLock lock(&mu_);
+    return std::make_shared<trainer::Episode>(episodes_.at(completion.index()));
+  }
 
   Mutex mu_;
-  int num_calls = 0, num_turns = 0;
+  int num_calls = 0, num_begun = 0, num_turns = 0, num_last = 0;
   int fails = -1, ends = -1;  // indices of completions
+  std::map<int32_t, std::string> texts;
+
+ private:
+  std::map<int32_t, trainer::Episode> episodes_;
 };
 
 class PairTurnsTest : public ::testing::Test {
@@ -74,8 +89,7 @@ class PairTurnsTest : public ::testing::Test {
     server_ = *std::move(server);
     pool_ = std::make_unique<trainer::ServerPool>(std::vector{server_->address()});
     client_ = std::make_unique<trainer::RolloutClient>(
-        pool_.get(), "run", trainer::RolloutClientOptions(), trainer::RolloutClient::Accept(),
-        trainer::RolloutClient::DrawnHook(), &player_);
+        pool_.get(), "run", trainer::RolloutClientOptions(), trainer::RolloutClient::Accept());
     ASSERT_EQ(client_->Behind(seconds(20)).size(), 1u);
     client_->MarkReady(0, 0, 0);
   }
@@ -84,7 +98,7 @@ class PairTurnsTest : public ::testing::Test {
     server_.reset();
   }
 
-  static rollout::v1::GenerateGroupRequest Episode(int64_t group_id) {
+  static rollout::v1::GenerateGroupRequest Request(int64_t group_id) {
     rollout::v1::GenerateGroupRequest request;
     request.set_run_id("run");
     request.set_group_id(group_id);
@@ -102,7 +116,7 @@ class PairTurnsTest : public ::testing::Test {
   }
 
   FinishedGroup Sample(const rollout::v1::GenerateGroupRequest& request) {
-    client_->Submit(request);
+    client_->Submit(request, trainer::kAnyServer, {}, player_);
     const auto group = client_->Next(seconds(60));
     EXPECT_THAT(group, IsOk());
     return group.ok() && group->has_value() ? **group : FinishedGroup{.group_id = -1};
@@ -111,17 +125,19 @@ class PairTurnsTest : public ::testing::Test {
   tandem::testing::TempDir directory_;
   Observation observation_{"rollout_server"};
   std::unique_ptr<rollout::RolloutServer> server_;
-  ScriptedPlayer player_;
+  std::shared_ptr<ScriptedPlayer> player_ = std::make_shared<ScriptedPlayer>();
   std::unique_ptr<trainer::ServerPool> pool_;
   std::unique_ptr<trainer::RolloutClient> client_;
 };
 
 TEST_F(PairTurnsTest, ThePlayerAnswersEveryTurnAndTheGroupComesBackWhole) {
-  const FinishedGroup group = Sample(Episode(1));
+  const FinishedGroup group = Sample(Request(1));
   ASSERT_THAT(group.status, IsOk());
   ASSERT_EQ(group.completions.size(), 3u);
-  EXPECT_EQ(player_.num_calls, 1);
-  EXPECT_EQ(player_.num_turns, 6) << "three completions of three turns, of which two are answered";
+  EXPECT_EQ(player_->num_calls, 1);
+  EXPECT_EQ(player_->num_begun, 3);
+  EXPECT_EQ(player_->num_turns, 9) << "three completions of three turns";
+  EXPECT_EQ(player_->num_last, 3) << "nothing follows the third";
   for (const auto& completion : group.completions) {
     EXPECT_EQ(trainer::NumTurns(completion), 3);
     const std::vector<int32_t> turns = trainer::TurnsOf(completion);
@@ -132,31 +148,49 @@ TEST_F(PairTurnsTest, ThePlayerAnswersEveryTurnAndTheGroupComesBackWhole) {
     const int32_t i = completion.index();
     EXPECT_THAT(given, ::testing::ElementsAre(504, i, 1, 504, i, 2));
   }
-  EXPECT_TRUE(group.failed_turns.empty());
+  ASSERT_EQ(group.episodes.size(), 3u);
+  for (const auto& [index, episode] : group.episodes) {
+    EXPECT_THAT(episode->failure, IsOk());
+    EXPECT_THAT(episode->turn_rewards, ::testing::ElementsAre(1, 2, 3)) << "in order";
+  }
+}
+
+TEST_F(PairTurnsTest, TheTextOfEachTurnIsTheModelsAlone) {
+  const FinishedGroup group = Sample(Request(1));
+  ASSERT_THAT(group.status, IsOk());
+  for (const auto& completion : group.completions) {
+    std::string turns;
+    for (const auto& segment : completion.segments()) {
+      EXPECT_EQ(segment.text().empty(), segment.given());
+      turns += segment.text();
+    }
+    EXPECT_EQ(player_->texts.at(completion.index()), turns);
+    EXPECT_EQ(trainer::LastTurnText(completion), completion.segments(4).text());
+  }
 }
 
 TEST_F(PairTurnsTest, APlayerThatFailsEndsItsCompletionAndNoOther) {
-  player_.fails = 1;
-  const FinishedGroup group = Sample(Episode(1));
+  player_->fails = 1;
+  const FinishedGroup group = Sample(Request(1));
   ASSERT_THAT(group.status, IsOk());
   EXPECT_EQ(trainer::NumTurns(group.completions[0]), 3);
   EXPECT_EQ(trainer::NumTurns(group.completions[1]), 1);
   EXPECT_EQ(trainer::NumTurns(group.completions[2]), 3);
-  ASSERT_EQ(group.failed_turns.size(), 1u);
-  EXPECT_EQ(group.failed_turns.at(1).message(), "the environment died");
+  EXPECT_THAT(group.episodes.at(0)->failure, IsOk());
+  EXPECT_EQ(group.episodes.at(1)->failure.message(), "the environment died");
 }
 
 TEST_F(PairTurnsTest, APlayerMayEndACompletion) {
-  player_.ends = 2;
-  const FinishedGroup group = Sample(Episode(1));
+  player_->ends = 2;
+  const FinishedGroup group = Sample(Request(1));
   ASSERT_THAT(group.status, IsOk());
   EXPECT_EQ(trainer::NumTurns(group.completions[2]), 1);
   EXPECT_FALSE(trainer::HasTurns(group.completions[2])) << "as a completion of one turn";
-  EXPECT_TRUE(group.failed_turns.empty());
+  EXPECT_THAT(group.episodes.at(2)->failure, IsOk());
 }
 
 TEST_F(PairTurnsTest, TheSameGroupOfOneTurnIsSampledAsWithoutTurns) {
-  rollout::v1::GenerateGroupRequest plain = Episode(1), episode = Episode(2);
+  rollout::v1::GenerateGroupRequest plain = Request(1), episode = Request(2);
   plain.clear_turns();
   episode.mutable_turns()->set_max_turns(1);
   const FinishedGroup want = Sample(plain), got = Sample(episode);
@@ -170,7 +204,8 @@ TEST_F(PairTurnsTest, TheSameGroupOfOneTurnIsSampledAsWithoutTurns) {
     }
     EXPECT_EQ(a.SerializeAsString(), b.SerializeAsString());
   }
-  EXPECT_EQ(player_.num_turns, 0);
+  EXPECT_EQ(player_->num_turns, 3) << "the only turn of each of the episode's completions";
+  EXPECT_EQ(player_->num_last, 3);
 }
 
 }  // namespace

@@ -64,6 +64,7 @@ HeldGroup::HeldGroup(std::span<const RewardInput> inputs) {
   };
   for (size_t i = 0; i < inputs.size(); ++i) {
     inputs_[i].text = hold(inputs[i].text);
+    if (inputs[i].last_turn.has_value()) inputs_[i].last_turn = hold(*inputs[i].last_turn);
     inputs_[i].token_ids =
         token_ids_.emplace_back(inputs[i].token_ids.begin(), inputs[i].token_ids.end());
     for (std::string_view RewardInput::*const field :

@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/options/options.h"
-#include "trainer/rewards/external/line_process.h"
+#include "common/process/line_process.h"
 #include "trainer/rewards/external/question_pool.h"
 
 namespace tandem::trainer {

@@ -134,10 +134,14 @@ std::string PythonRequest(std::span<const RewardQuestion> questions,
     ordered_json completions = ordered_json::array();
     for (const size_t index : group.indices) {
       const RewardInput& input = questions[index].input();
-      completions.push_back(
-          {{"text", input.text},
-           {"ids", std::vector<int32_t>(input.token_ids.begin(), input.token_ids.end())},
-           {"truncated", input.truncated}});
+      ordered_json completion = {
+          {"text", input.text},
+          {"ids", std::vector<int32_t>(input.token_ids.begin(), input.token_ids.end())},
+          {"truncated", input.truncated}};
+      if (input.episode != nullptr) {
+        completion["messages"] = ParsedSource(input.episode->messages_json);
+      }
+      completions.push_back(std::move(completion));
     }
     const RewardInput& first = questions[group.indices[0]].input();
     asked.push_back({{"id", group.id},

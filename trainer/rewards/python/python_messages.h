@@ -5,6 +5,7 @@
 //   <- {"ready":true}                                 or {"error":"..","traceback":".."}
 //   -> {"function":0,"groups":[{"id":7,"prompt":"..","answer":"..","source":{..},"step":3,
 //       "num_steps":100,"completions":[{"text":"..","ids":[..],"truncated":false}]}]}
+//      A completion that an environment played has "messages", its turns and what answered them.
 //   <- {"id":7,"rewards":[null,{"reward":1,"parts":{..},"steps":[..],"tokens":[..]},
 //       {"error":"..","traceback":".."}],"seconds":0.1,"logged":{"name":[sum,count]},
 //       "extra":{"column":["text",..]}}

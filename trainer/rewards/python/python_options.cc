@@ -107,15 +107,20 @@ absl::StatusOr<std::vector<PythonFunction>> PythonFunctions(const PythonRewardOp
   return functions;
 }
 
+std::string PythonFileOf(std::string_view text) {
+  const auto function = ParsePythonFunction(text);
+  if (!function.ok()) return "";
+  const std::string& spec = function->spec;
+  std::string place = spec.substr(0, spec.substr(0, spec.find('(')).rfind(':'));
+  return place.ends_with(".py") ? place : "";
+}
+
 std::vector<std::string> PythonFiles(const PythonRewardOptions& options) {
   std::vector<std::string> files;
   for (const std::string& text : options.functions) {
-    const auto function = ParsePythonFunction(text);
-    if (!function.ok()) continue;
-    const std::string& spec = function->spec;
-    std::string place = spec.substr(0, spec.substr(0, spec.find('(')).rfind(':'));
-    if (place.ends_with(".py") && std::ranges::find(files, place) == files.end()) {
-      files.push_back(std::move(place));
+    std::string file = PythonFileOf(text);
+    if (!file.empty() && std::ranges::find(files, file) == files.end()) {
+      files.push_back(std::move(file));
     }
   }
   return files;

@@ -49,6 +49,9 @@ absl::StatusOr<PythonFunction> ParsePythonFunction(std::string_view text);
 //   INVALID_ARGUMENT  as ParsePythonFunction; a name twice; `shaping` has a name that is none
 absl::StatusOr<std::vector<PythonFunction>> PythonFunctions(const PythonRewardOptions& options);
 
+// The file of "my_reward.py:score", or of what ParsePythonFunction reads; empty for a module.
+std::string PythonFileOf(std::string_view text);
+
 // The files that functions are in, each once; modules have none.
 std::vector<std::string> PythonFiles(const PythonRewardOptions& options);
 

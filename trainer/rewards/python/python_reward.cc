@@ -18,23 +18,10 @@ namespace {
 
 // Whole packages are imported before the first call: TRL with PyTorch took 20 s from a cold disk.
 constexpr double kStartSeconds = 300;
-constexpr size_t kLongestReply = size_t{256}
-                                 << 20;  // bytes: rewards of each token of a large group
-
-std::string InterpreterOf(const PythonRewardOptions& options) {
-  return options.interpreter.empty() ? DefaultPython() : options.interpreter;
-}
 
 LineProgram ProgramOf(const PythonRewardOptions& options) {
-  LineProgram program = {.who = "reward worker",
-                         .command = {InterpreterOf(options), "-m", "tandem_rl.rewards.worker"},
-                         .environment = {"PYTHONUNBUFFERED=1"},
-                         .is_apart = true,
-                         .longest_line = kLongestReply,
-                         .memory_limit_mib = options.memory_limit_mib};
-  const std::string folder = FindPythonPackageFolder();
-  if (!folder.empty()) program.environment.push_back(PythonPathVariable(folder));
-  return program;
+  return PythonWorkerProgram("reward worker", "tandem_rl.rewards.worker", options.interpreter,
+                             options.memory_limit_mib);
 }
 
 // Starts `process` and waits until it has loaded the functions. `traceback`: of a failure.
@@ -55,7 +42,7 @@ absl::Status StartWorker(const std::vector<PythonFunction>& functions,
     return absl::Status(
         status.code(),
         absl::StrCat(status.message(), " before it had loaded the functions of reward.python (",
-                     InterpreterOf(options),
+                     process->command()[0],
                      " -m tandem_rl.rewards.worker; the lines before this one may say why)"));
   }
   return ReadPythonReady(*line, traceback);

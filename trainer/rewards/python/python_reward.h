@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
-#include "trainer/rewards/external/line_process.h"
+#include "common/process/line_process.h"
 #include "trainer/rewards/external/question_pool.h"
 #include "trainer/rewards/external/reward_tally.h"
 #include "trainer/rewards/python/python_messages.h"

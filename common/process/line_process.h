@@ -1,6 +1,6 @@
 // LineProcess: a program of the user that is written lines and writes lines. It is started, waited
-// for with a deadline, and killed. Used by subprocess_reward.cc and python/python_reward.cc, which
-// know what the lines say.
+// for with a deadline, and killed. Used by subprocess_reward.cc, python_reward.cc and
+// environment_worker.cc, which know what the lines say.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 
-namespace tandem::trainer {
+namespace tandem {
 
 struct LineProgram {
   std::string who;                       // opens messages: "reward program"
@@ -28,7 +28,7 @@ struct LineProgram {
   int64_t memory_limit_mib = 0;   // of its group, of a program that is apart; 0: none
 };
 
-// Use from one thread, which blocks SIGPIPE.
+// Use from one thread, which blocks SIGPIPE; but Wake from any.
 class LineProcess {
  public:
   // `end` must outlive it.
@@ -38,6 +38,7 @@ class LineProcess {
   LineProcess& operator=(const LineProcess&) = delete;
 
   bool is_running() const { return pid_ > 0; }
+  const std::vector<std::string>& command() const { return program_.command; }
 
   // UNAVAILABLE  the program cannot be started (named)
   absl::Status Start();
@@ -55,7 +56,12 @@ class LineProcess {
   //   RESOURCE_EXHAUSTED  its group took more than memory_limit_mib
   //   INVALID_ARGUMENT    a line over longest_line
   //   CANCELLED           `end` was given
+  //   ABORTED             Wake was called, and no line waits
   absl::StatusOr<std::string> NextLine(std::string* unsent, double deadline);
+
+  // The call of NextLine that waits now, or else the next one, waits no longer: there is more to
+  // write.
+  void Wake();
 
  private:
   struct Pipes {
@@ -77,8 +83,9 @@ class LineProcess {
   EndSign* const end_;
   pid_t pid_ = -1;
   int to_child_ = -1, from_child_ = -1;
+  int wake_ = -1;  // an eventfd
   std::string unread_;
   double memory_checked_ = 0;  // MonotonicSeconds
 };
 
-}  // namespace tandem::trainer
+}  // namespace tandem

@@ -1,9 +1,10 @@
-#include "trainer/rewards/external/line_process.h"
+#include "common/process/line_process.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +23,7 @@
 
 extern char** environ;
 
-namespace tandem::trainer {
+namespace tandem {
 namespace {
 
 constexpr double kLookAtEndSeconds = 0.1;      // how often a wait looks whether the run ends
@@ -75,9 +76,18 @@ void Close(int* descriptor) {
 }  // namespace
 
 LineProcess::LineProcess(LineProgram program, EndSign* end)
-    : program_(std::move(program)), end_(end) {}
+    : program_(std::move(program)), end_(end), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-LineProcess::~LineProcess() { Stop(); }
+LineProcess::~LineProcess() {
+  Stop();
+  Close(&wake_);
+}
+
+void LineProcess::Wake() {
+  const uint64_t one = 1;
+  // A counter that is full wakes as well.
+  if (write(wake_, &one, sizeof(one)) < 0) return;
+}
 
 absl::Status LineProcess::OpenPipes(Pipes* pipes) const {
   if (pipe2(pipes->to_child, O_CLOEXEC) != 0 || pipe2(pipes->from_child, O_CLOEXEC) != 0) {
@@ -189,11 +199,16 @@ absl::StatusOr<bool> LineProcess::WaitReady(bool writes, double deadline) {
     TANDEM_RETURN_IF_ERROR(CheckMemory());
     const double left = deadline - MonotonicSeconds();
     if (left <= 0) return DeadlineExceeded(program_.who, " gave no answer");
-    pollfd ends[2] = {{.fd = from_child_, .events = POLLIN, .revents = 0},
+    pollfd ends[3] = {{.fd = wake_, .events = POLLIN, .revents = 0},
+                      {.fd = from_child_, .events = POLLIN, .revents = 0},
                       {.fd = to_child_, .events = POLLOUT, .revents = 0}};
     const double wait = std::min(left, kLookAtEndSeconds);
-    const int ready = poll(ends, writes ? 2 : 1, static_cast<int>(std::ceil(wait * 1000)));
-    if (ready > 0) return writes && ends[1].revents != 0;
+    const int ready = poll(ends, writes ? 3 : 2, static_cast<int>(std::ceil(wait * 1000)));
+    if (ready > 0 && ends[0].revents != 0) {
+      uint64_t count = 0;
+      if (read(wake_, &count, sizeof(count)) > 0) return Aborted("woken");
+    }
+    if (ready > 0) return writes && ends[2].revents != 0;
     // What it started may still hold its end of the pipe.
     if (ready == 0 && HasExited()) return Unavailable(program_.who, " ended", HowItEnded());
     if (ready < 0 && errno != EINTR) return Unavailable(Errno("poll"));
@@ -236,4 +251,4 @@ absl::StatusOr<std::string> LineProcess::NextLine(std::string* unsent, double de
   }
 }
 
-}  // namespace tandem::trainer
+}  // namespace tandem

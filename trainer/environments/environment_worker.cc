@@ -1,0 +1,270 @@
+#include "trainer/environments/environment_worker.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "trainer/environments/environment_check.h"
+
+namespace tandem::trainer {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+EnvironmentWorker::EnvironmentWorker(const EnvironmentOptions& options, std::string chat_template,
+                                     Raised raised)
+    : options_(options),
+      hello_(EnvironmentHello(options, chat_template)),
+      raised_(std::move(raised)),
+      process_(EnvironmentProgram(options), &end_) {}
+
+EnvironmentWorker::~EnvironmentWorker() {
+  Cancel();
+  std::optional<std::thread> thread;
+  {
+    MutexLock lock(&mu_);
+    thread = std::exchange(thread_, std::nullopt);
+  }
+  if (thread.has_value()) thread->join();
+}
+
+void EnvironmentWorker::Open(int64_t episode, EpisodeStart start, Done opened) {
+  {
+    MutexLock lock(&mu_);
+    Episode& begun = episodes_[episode];
+    begun = Episode{};
+    begun.start = std::move(start);
+    begun.opened = std::move(opened);
+    if (!thread_.has_value() && !cancelled_) thread_.emplace([this] { Run(); });
+    changed_.NotifyAll();
+  }
+  process_.Wake();
+}
+
+void EnvironmentWorker::Step(int64_t episode, TurnText turn, Done done) {
+  absl::Status failure;
+  {
+    MutexLock lock(&mu_);
+    const auto found = episodes_.find(episode);
+    if (cancelled_ || found == episodes_.end()) {
+      failure = Cancelled(cancelled_ ? "the run ends" : "the episode is over");
+    } else if (!found->second.failure.ok()) {
+      failure = found->second.failure;
+      episodes_.erase(found);
+    } else {
+      found->second.step = std::move(turn);
+      found->second.done = std::move(done);
+      changed_.NotifyAll();
+    }
+  }
+  if (!failure.ok()) return done(failure);
+  process_.Wake();
+}
+
+void EnvironmentWorker::Close(int64_t episode) {
+  {
+    MutexLock lock(&mu_);
+    const auto found = episodes_.find(episode);
+    if (found == episodes_.end()) return;
+    if (found->second.state != Episode::State::kAway) closed_.push_back(episode);
+    episodes_.erase(found);
+    std::erase(suspects_, episode);
+    changed_.NotifyAll();
+  }
+  process_.Wake();
+}
+
+void EnvironmentWorker::Cancel() {
+  Calls calls;
+  {
+    MutexLock lock(&mu_);
+    cancelled_ = true;
+    FailAll(Cancelled("the run ends"), &calls);
+    changed_.NotifyAll();
+  }
+  end_.Give();
+  process_.Wake();
+  for (const auto& call : calls) call();
+}
+
+void EnvironmentWorker::Fail(int64_t number, const absl::Status& why, Calls* calls) {
+  const auto found = episodes_.find(number);
+  Episode& episode = found->second;
+  std::erase(suspects_, number);
+  if (episode.state != Episode::State::kAway) closed_.push_back(number);
+  episode.state = Episode::State::kAway;
+  episode.failure = why;
+  const bool is_told = episode.opened || episode.done;
+  for (Done* const done : {&episode.opened, &episode.done}) {
+    if (*done) calls->push_back([call = std::exchange(*done, {}), why] { call(why); });
+  }
+  if (is_told) episodes_.erase(found);
+}
+
+void EnvironmentWorker::FailAll(const absl::Status& why, Calls* calls) {
+  std::vector<int64_t> numbers;
+  for (const auto& [number, episode] : episodes_) numbers.push_back(number);
+  for (const int64_t number : numbers) Fail(number, why, calls);
+}
+
+bool EnvironmentWorker::Episode::has_work() const {
+  if (!failure.ok()) return false;
+  return is_at_work() || step.has_value() || (state == State::kAway && history.empty());
+}
+
+absl::Status EnvironmentWorker::StartProcess() {
+  if (process_.is_running()) return absl::OkStatus();
+  unsent_.clear();
+  std::string traceback;
+  const absl::Status status = LoadEnvironment(process_, hello_, &traceback).status();
+  if (!traceback.empty()) raised_(status, traceback);
+  return status;
+}
+
+// Whether the thread goes on.
+bool EnvironmentWorker::WaitForWork() {
+  MutexLock lock(&mu_);
+  const auto has_work = [](const auto& entry) { return entry.second.has_work(); };
+  while (!cancelled_ && closed_.empty() && std::ranges::none_of(episodes_, has_work)) {
+    changed_.Wait(&mu_);
+  }
+  return !cancelled_;
+}
+
+void EnvironmentWorker::SendTo(int64_t number, Episode& episode) {
+  using State = Episode::State;
+  if (!episode.failure.ok()) return;
+  const double due = MonotonicSeconds() + options_.step_timeout_seconds;
+  // One that was played before comes back when its next turn does.
+  const bool is_needed = episode.step.has_value() || episode.history.empty();
+  if (episode.state == State::kAway && is_needed) {
+    unsent_ += OpenLine(number, episode.start, episode.history);
+    episode.state = State::kOpening;
+    // Each turn of the history may take as long as it did.
+    episode.deadline =
+        due + options_.step_timeout_seconds * static_cast<double>(episode.history.size());
+  } else if (episode.state == State::kIdle && episode.step.has_value()) {
+    unsent_ += StepLine(number, *episode.step);
+    episode.state = State::kPlaying;
+    episode.deadline = due;
+  }
+}
+
+double EnvironmentWorker::Send() {
+  MutexLock lock(&mu_);
+  for (const int64_t number : closed_) unsent_ += CloseLine(number);
+  closed_.clear();
+  if (!suspects_.empty()) {
+    SendTo(suspects_.front(), episodes_.at(suspects_.front()));
+  } else {
+    for (auto& [number, episode] : episodes_) SendTo(number, episode);
+  }
+  double due = kNever;
+  for (const auto& [number, episode] : episodes_) {
+    if (episode.is_at_work()) due = std::min(due, episode.deadline);
+  }
+  return due;
+}
+
+void EnvironmentWorker::TakeReply(EnvironmentReply reply, Episode& episode, Calls* calls) {
+  const int64_t number = reply.episode;
+  if (!reply.failure.ok()) return Fail(number, reply.failure, calls);
+  episode.state = Episode::State::kIdle;
+  const bool is_cleared = reply.turn > 0 || !episode.step.has_value();
+  if (is_cleared) std::erase(suspects_, number);
+  if (reply.turn == 0) {
+    if (!episode.opened) return;
+    calls->push_back([call = std::exchange(episode.opened, {}), reply] { call(reply); });
+    return;
+  }
+  episode.history.push_back({episode.step->text, reply.messages_json});
+  episode.step.reset();
+  calls->push_back(
+      [call = std::exchange(episode.done, {}), reply = std::move(reply)] { call(reply); });
+}
+
+void EnvironmentWorker::Take(const std::string& line) {
+  auto reply = ReadEnvironmentReply(line);
+  if (!reply.ok()) return Lose(reply.status());
+  Calls calls;
+  const absl::Status failure = reply->failure;
+  const std::string traceback = reply->traceback;
+  {
+    MutexLock lock(&mu_);
+    const auto found = episodes_.find(reply->episode);
+    if (found != episodes_.end() && found->second.is_at_work()) {
+      TakeReply(*std::move(reply), found->second, &calls);
+    }
+  }
+  if (!failure.ok()) raised_(failure, traceback);
+  for (const auto& call : calls) call();
+}
+
+absl::Status EnvironmentWorker::Limit(const absl::Status& why) const {
+  if (absl::IsDeadlineExceeded(why)) {
+    return DeadlineExceeded("the environment took more than ", options_.step_timeout_seconds,
+                            " s (environment.step_timeout_seconds)");
+  }
+  if (absl::IsResourceExhausted(why)) {
+    return ResourceExhausted("the environment took more than ", options_.memory_limit_mib,
+                             " MiB (environment.memory_limit_mib)");
+  }
+  return why;
+}
+
+void EnvironmentWorker::Lose(const absl::Status& why) {
+  process_.Stop();
+  unsent_.clear();
+  Calls calls;
+  {
+    MutexLock lock(&mu_);
+    closed_.clear();
+    const double now = MonotonicSeconds();
+    std::vector<int64_t> at_work, culprits;
+    for (auto& [number, episode] : episodes_) {
+      if (episode.is_at_work()) {
+        at_work.push_back(number);
+        if (absl::IsDeadlineExceeded(why) && episode.deadline <= now) culprits.push_back(number);
+      }
+      episode.state = Episode::State::kAway;
+    }
+    if (at_work.size() == 1) culprits = at_work;
+    for (const int64_t number : culprits) Fail(number, Limit(why), &calls);
+    if (culprits.empty()) suspects_.assign(at_work.begin(), at_work.end());
+    closed_.clear();
+  }
+  for (const auto& call : calls) call();
+}
+
+void EnvironmentWorker::Run() {
+  BlockSigpipe();
+  while (WaitForWork()) {
+    if (const absl::Status started = StartProcess(); !started.ok()) {
+      process_.Stop();
+      Calls calls;
+      {
+        MutexLock lock(&mu_);
+        closed_.clear();
+        FailAll(started, &calls);
+        closed_.clear();
+      }
+      for (const auto& call : calls) call();
+      continue;
+    }
+    const double due = Send();
+    if (due == kNever && unsent_.empty()) continue;
+    const absl::StatusOr<std::string> line = process_.NextLine(&unsent_, due);
+    if (line.ok()) {
+      Take(*line);
+    } else if (!absl::IsAborted(line.status()) && !absl::IsCancelled(line.status())) {
+      Lose(line.status());
+    }
+  }
+  process_.Stop();
+}
+
+}  // namespace tandem::trainer
