@@ -29,6 +29,7 @@ from typing import Any
 from ..workers.loading import LoadError, value_of
 from ..workers.pipe import Pipe, opened
 from .episode import Environment, Episode, EpisodeError, Json, Turn, described
+from .openenv_client import OpenEnvEnvironment
 from .python_objects import PythonEnvironment
 from .tool_functions import ToolEnvironment
 
@@ -45,6 +46,8 @@ def load(hello: Json) -> Environment:
         return PythonEnvironment(named["spec"], kwargs, chat_template)
     if named["kind"] == "tools":
         return ToolEnvironment(named["specs"], kwargs, chat_template)
+    if named["kind"] == "openenv":
+        return OpenEnvEnvironment(named["spec"], kwargs)
     raise LoadError(f"there is no kind of environment {named['kind']}: there are python, tools, openenv and verifiers")
 
 
