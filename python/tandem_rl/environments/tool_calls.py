@@ -51,6 +51,14 @@ def read_calls(text: str, style: str) -> list[Call]:
     return _READERS[style](said)
 
 
+def before_calls(text: str, style: str) -> str:
+    """What a turn that has calls says before them."""
+    thought, end, said = text.rpartition("</think>")
+    marks = {"llama": ["<|python_tag|>", "{"], "mistral": ["[TOOL_CALLS]", "["], "glm4": [""]}.get(style, ["<tool_call>", "<function="])
+    at = min((said.find(mark) for mark in marks if mark in said), default=len(said))
+    return thought + end + said[:at]
+
+
 def _broken(error: ValueError, text: str, name: str = "") -> Call:
     return Call(name, {}, f"the call is not valid JSON ({error}): {text.strip()[:120]}")
 

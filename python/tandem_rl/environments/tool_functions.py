@@ -41,6 +41,15 @@ def _text_of(result: Any) -> str:
         return str(result)
 
 
+def call_id(number: int) -> str:
+    """Nine digits, as Mistral's templates want the ids of calls."""
+    return f"{number:09d}"
+
+
+def _message(call: Call, number: int, content: str) -> Json:
+    return {"role": "tool", "name": call.name or "unknown", "tool_call_id": call_id(number), "content": content}
+
+
 class ToolTurns:
     """Answers the calls in turns of one episode."""
 
@@ -49,29 +58,27 @@ class ToolTurns:
         self.schemas = {tool.name: tool.schema for tool in tools}
         self.style = style
         self.calls = calls
+        self.answered = 0
 
     async def answer(self, text: str) -> Reply:
         """The answers in the order of the calls, which run beside each other if they are coroutines. Done where there is none."""
         calls = [checked(call, self.schemas, self.style) for call in read_calls(text, self.style)]
-        answers = await asyncio.gather(*(self._answer(call) for call in calls))
+        answers = await asyncio.gather(*(self._answer(call, self.answered + i) for i, call in enumerate(calls)))
+        self.answered += len(calls)
         malformed = sum(bool(call.error) for call in calls)
         failed = sum(not worked for _, worked in answers)
         return Reply([message for message, _ in answers], None, not calls,
                      {"tool_calls": float(len(calls)), "tool_errors": float(failed), "malformed_calls": float(malformed)})
 
-    async def _answer(self, call: Call) -> tuple[Json, bool]:
+    async def _answer(self, call: Call, number: int) -> tuple[Json, bool]:
         """The message, and False if the tool raised."""
         if call.error:
-            return self._message(call, f"Error: {call.error}"), True
+            return _message(call, number, f"Error: {call.error}"), True
         try:
             result = await self.calls.call(self.tools[call.name].call, **call.arguments)
         except Raised as raised:
-            return self._message(call, f"Error: {last_line(raised.error)}"), False
-        return self._message(call, _text_of(result)), True
-
-    @staticmethod
-    def _message(call: Call, content: str) -> Json:
-        return {"role": "tool", "name": call.name or "unknown", "content": content}
+            return _message(call, number, f"Error: {last_line(raised.error)}"), False
+        return _message(call, number, _text_of(result)), True
 
 
 class ToolEnvironment(Environment):

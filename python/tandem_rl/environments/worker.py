@@ -48,6 +48,9 @@ def load(hello: Json) -> Environment:
         return ToolEnvironment(named["specs"], kwargs, chat_template)
     if named["kind"] == "openenv":
         return OpenEnvEnvironment(named["spec"], kwargs)
+    if named["kind"] == "verifiers":
+        from .verifiers_rollouts import VerifiersEnvironment  # needs the package
+        return VerifiersEnvironment(named["spec"], kwargs, chat_template)
     raise LoadError(f"there is no kind of environment {named['kind']}: there are python, tools, openenv and verifiers")
 
 

@@ -120,6 +120,7 @@ def test_the_model_calculates(start):
         ["Error: ValueError: cannot compute __import__('os'): there are only numbers, + - * / // % ** and parentheses"],
         ["Error: calculator has no argument text; its arguments are expression"], []]
     assert all(message["role"] == "tool" and message["name"] == "calculator" for reply in replies for message in reply["messages"])
+    assert [message["tool_call_id"] for reply in replies for message in reply["messages"]] == [f"00000000{n}" for n in range(6)]
     assert [reply["done"] for reply in replies] == [False] * 5 + [True]
     assert [reply["info"] for reply in replies] == [counts(1), counts(2, errors=1), counts(1, errors=1), counts(1, errors=1),
                                                     counts(1, malformed=1), counts(0)]
@@ -168,7 +169,7 @@ def test_the_form_is_that_of_the_chat_template(start):
 
 def test_tools_are_not_called_again_where_an_episode_moves(start):
     worker = start("def f():\n  '''F.'''\n  raise ValueError\n", {"kind": "tools", "specs": ["my_env.py:f"]})
-    history = [{"text": call("f"), "messages": [{"role": "tool", "name": "f", "content": "as it was"}]}]
+    history = [{"text": call("f"), "messages": [{"role": "tool", "name": "f", "tool_call_id": "000000000", "content": "as it was"}]}]
     assert worker.open(history=history) == {"episode": 1, "turn": 0, "messages": []}
     assert worker.step("done", 2)["done"]
 

@@ -275,7 +275,7 @@ def test_an_environment_as_trl_takes_it_runs_unchanged(start):
     assert worker.open(row={"secret": 7})["messages"] == []
     call = '<tool_call>\n{"name": "guess", "arguments": {"number": 7}}\n</tool_call>'
     assert worker.step(call) == {
-        "episode": 1, "turn": 1, "messages": [{"role": "tool", "name": "guess", "content": "right"}], "reward": None,
+        "episode": 1, "turn": 1, "messages": [{"role": "tool", "name": "guess", "tool_call_id": "000000000", "content": "right"}], "reward": None,
         "done": False, "info": {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 0}}
     reply = worker.step("It is 7.", 2)
     assert (reply["reward"], reply["done"], reply["messages"]) == (1, True, [])
