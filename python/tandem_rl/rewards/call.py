@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from .functions import ANSWERS, Function, last_line, place_of
+from ..workers.loading import last_line, place_of
+from .functions import ANSWERS, Function
 from .rubric import RubricError
 
 Json = dict[str, Any]

@@ -1,8 +1,11 @@
 """Rubrics of the package verifiers (0.1) as rewards: an object with score_group(states), which scores each completion by
-its functions (prompt, completion, answer, state, parser ..) and weights. Used by functions.py. verifiers itself is not
+its functions (prompt, completion, answer, state, parser ..) and weights. Used by functions.py and
+environments/verifiers_rollouts.py. verifiers itself is not
 imported: the object brings it."""
+import contextvars
 import logging
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 
@@ -14,13 +17,31 @@ class RubricError(Exception):
     """A function of a rubric raised. verifiers counts that as 0 and logs it; a reward that failed is not 0."""
 
 
+_told: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("told", default=None)
+
+
 class _Errors(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.messages: list[str] = []
+    """Keeps what the rubrics of the present task log, others beside it have their own list."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
+        told = _told.get()
+        if told is not None and record.name.startswith("verifiers.rubrics"):
+            told.append(record.getMessage())
+
+
+async def scored(scoring: Awaitable[None]) -> None:
+    """Waits for a scoring of a rubric, and raises RubricError if one of its functions raised."""
+    logger = logging.getLogger("verifiers")  # rubrics, those of users too, log below it
+    if not any(isinstance(handler, _Errors) for handler in logger.handlers):
+        logger.addHandler(_Errors(logging.ERROR))
+    told: list[str] = []
+    token = _told.set(told)
+    try:
+        await scoring
+    finally:
+        _told.reset(token)
+    if told:
+        raise RubricError(told[0])
 
 
 def _state(prompt: Any, completion: Any, row: dict[str, Any]) -> dict[str, Any]:
@@ -43,13 +64,5 @@ class RubricFunction:
                        **columns: Any) -> list[dict[str, Any]]:
         states = [_state(prompts[i], completions[i], {name: values[i] for name, values in columns.items()})
                   for i in range(len(prompts))]
-        errors = _Errors()
-        logger = getattr(self.rubric, "logger", logging.getLogger("verifiers"))
-        logger.addHandler(errors)
-        try:
-            await self.rubric.score_group(states)
-        finally:
-            logger.removeHandler(errors)
-        if errors.messages:
-            raise RubricError(errors.messages[0])
+        await scored(self.rubric.score_group(states))
         return [{"reward": state["reward"], "parts": dict(state["metrics"] or {})} for state in states]
