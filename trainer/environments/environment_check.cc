@@ -61,8 +61,9 @@ absl::StatusOr<std::string> LoadEnvironment(LineProcess& process, std::string he
                        "; environments need Python 3.10 or newer: install it, or name it in "
                        "trainer.environment.interpreter");
   }
-  const absl::StatusOr<std::string> line =
-      process.NextLine(&hello, MonotonicSeconds() + kLoadSeconds);
+  const double deadline = MonotonicSeconds() + kLoadSeconds;
+  absl::StatusOr<std::string> line = process.NextLine(&hello, deadline);
+  while (absl::IsAborted(line.status())) line = process.NextLine(&hello, deadline);  // woken
   if (line.ok()) return ReadEnvironmentReady(*line, traceback);
   if (absl::IsCancelled(line.status())) return line.status();
   return absl::Status(line.status().code(),
