@@ -93,6 +93,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddServeRewardModelCommand,
                          &AddGenerateCommand,
                          &AddRewardCommand,
+                         &AddEnvironmentCommand,
                          &AddSampleCommand,
                          &AddBenchCommand,
                          &AddDriftCommand,

@@ -74,6 +74,7 @@ void AddScoreRewardsCommand(CLI::App& app, Action& chosen);
 void AddServeRewardModelCommand(CLI::App& app, Action& chosen);
 void AddGenerateCommand(CLI::App& app, Action& chosen);
 void AddRewardCommand(CLI::App& app, Action& chosen);
+void AddEnvironmentCommand(CLI::App& app, Action& chosen);
 void AddSampleCommand(CLI::App& app, Action& chosen);
 
 // Benchmarks.
