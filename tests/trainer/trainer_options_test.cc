@@ -1,6 +1,10 @@
 #include "trainer/trainer_options.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
 
 #include "tests/support/status_matchers.h"
 
@@ -122,6 +126,80 @@ TEST(TrainerOptions, ARewardThatCannotBeMadeIsRefusedWithTheOptions) {
   options.reward.regex = "(";
   EXPECT_THAT(CheckOptions(options),
               FailsWith(absl::StatusCode::kInvalidArgument, "reward.regex: missing )"));
+}
+
+TEST(TrainerOptions, AnEnvironmentGoesWithWhatItCanPlay) {
+  const auto refusal = [](const std::function<void(TrainerOptions&)>& change) {
+    TrainerOptions options = Valid();
+    options.environment.python = "guess.py:Guess";
+    change(options);
+    return std::string(CheckOptions(options).message());
+  };
+  using ::testing::HasSubstr;
+  EXPECT_EQ(refusal([](TrainerOptions&) {}), "");
+  EXPECT_THAT(refusal([](TrainerOptions& o) { o.environment.tools = {"a.py:f"}; }),
+              HasSubstr("names python and tools"));
+  EXPECT_THAT(refusal([](TrainerOptions& o) { o.environment.python = "guess.py"; }),
+              HasSubstr("'guess.py' names nothing in Python: want FILE.py:NAME"));
+  EXPECT_THAT(refusal([](TrainerOptions& o) {
+                o.environment = {};
+                o.environment.openenv = "host:8000";
+              }),
+              HasSubstr("such as http://127.0.0.1:8000"));
+  EXPECT_THAT(refusal([](TrainerOptions& o) { o.servers = {"vllm://127.0.0.1:8000"}; }),
+              HasSubstr("trainer.environment needs servers of Tandem"));
+  EXPECT_THAT(refusal([](TrainerOptions& o) { o.group_size.kind = GroupSizeKind::kSequential; }),
+              HasSubstr("in two parts"));
+  EXPECT_THAT(refusal([](TrainerOptions& o) { o.deterministic = true; }),
+              HasSubstr("needs trainer.numerics invariant or exact"));
+  EXPECT_EQ(refusal([](TrainerOptions& o) {
+              o.deterministic = true;
+              o.learner.numerics = Numerics::kInvariant;
+            }),
+            "");
+  EXPECT_THAT(refusal([](TrainerOptions& o) { o.environment.step_timeout_seconds = 1e6; }),
+              HasSubstr("raise the latter"));
+  EXPECT_THAT(refusal([](TrainerOptions& o) { o.environment.max_completion_tokens = 8; }),
+              HasSubstr("the limit of a single turn"));
+  EXPECT_THAT(refusal([](TrainerOptions& o) {
+                o.environment = {};
+                o.reward.weights = {{"environment", 1}};
+              }),
+              HasSubstr("there is none: set trainer.environment"));
+  EXPECT_THAT(refusal([](TrainerOptions& o) {
+                o.environment = {};
+                o.environment.tools = {"calc.py:add"};
+                o.reward.weights = {{"environment", 1}};
+              }),
+              HasSubstr("reward the answer"));
+}
+
+TEST(TrainerOptions, AnEnvironmentThatRewardsCountsOneWithoutWeights) {
+  TrainerOptions options = Valid();
+  WeighRewards(options);
+  EXPECT_EQ(options.reward.weights[0].first, "number_answer");
+  options.environment.tools = {"calc.py:add"};
+  WeighRewards(options);
+  EXPECT_EQ(options.reward.weights[0].first, "number_answer") << "tools give no reward";
+  options.environment = {};
+  options.environment.python = "guess.py:Guess";
+  WeighRewards(options);
+  ASSERT_EQ(options.reward.weights.size(), 1u);
+  EXPECT_EQ(options.reward.weights[0], std::make_pair(std::string("environment"), 1.0));
+}
+
+TEST(TrainerOptions, TheLongestCompletionIsThatOfAllTurns) {
+  TrainerOptions options = Valid();
+  options.sampling.max_new_tokens = 64;
+  EXPECT_EQ(LongestCompletion(options), 64);
+  EXPECT_FALSE(TurnsOf(options).has_value());
+  options.environment.python = "guess.py:Guess";
+  options.environment.max_turns = 5;
+  EXPECT_EQ(LongestCompletion(options), 320);
+  options.environment.max_completion_tokens = 100;
+  EXPECT_EQ(LongestCompletion(options), 100);
+  EXPECT_EQ(TurnsOf(options)->max_turns(), 5);
+  EXPECT_EQ(TurnsOf(options)->max_completion_tokens(), 100);
 }
 
 TEST(TrainerOptions, WhatIsMissingIsNamed) {

@@ -142,8 +142,7 @@ TEST_F(EnvironmentWorkerTest, WhatAnEnvironmentRaisesEndsItsEpisodeAndNoOther) {
   Open(1);
   Open(2);
   Open(3, R"({"bad": true})");
-  EXPECT_THAT(Step(1, "raise"),
-              FailsWith(absl::StatusCode::kAborted, "ValueError: it broke"));
+  EXPECT_THAT(Step(1, "raise"), FailsWith(absl::StatusCode::kAborted, "ValueError: it broke"));
   EXPECT_EQ(Said(Step(2, "a")), Turn(1, 12));
   EXPECT_THAT(Step(3, "a"), FailsWith(absl::StatusCode::kAborted, "no such level"))
       << "the reset failed before the first turn was there";
