@@ -95,6 +95,7 @@ class Worker:
 
     def take(self, request: Json) -> None:
         if "open" in request:
+            self.take({"close": request["open"]})  # an episode of that number would be forgotten
             playing = Playing()
             self.episodes[request["open"]] = playing
             playing.task = self.start(self.play(request, playing))
@@ -140,7 +141,8 @@ class Worker:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            if self.episodes.pop(number, None) is not None:
+            if self.episodes.get(number) is playing:
+                del self.episodes[number]
                 self.pipe.write({"episode": number, "turn": turn, **described(error, self.environment.file)})
         finally:
             if episode is not None:

@@ -1,5 +1,5 @@
-"""Tool calls in turns of models, in the forms that their chat templates teach. The marks of templates and the calls are copied from
-the templates named."""
+"""Tool calls in turns of models, in the forms that their chat templates teach. The parts of templates are copied from the
+templates named."""
 import pytest
 
 from tandem_rl.environments.tool_calls import Call, checked, read_calls, style_of
@@ -57,12 +57,14 @@ ROME = Call("get_weather", {"city": "Rome"})
     ("glm4", '\nget_weather\n{"city": "Paris"}', [PARIS]),
     ("glm4", 'get_weather\n{"city": "Paris"}<|assistant|>get_weather\n{"city": "Rome"}<|observation|>', [PARIS, ROME]),
     ("glm4", "The weather\nis {nice}.", []),
-    ("glm_xml", "<think></think>\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>", [PARIS]),
+    ("glm_xml", "<think></think>\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>",
+     [PARIS]),
     ("glm_xml", "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call><tool_call>now</tool_call>",
      [PARIS, Call("now", {})]),
-    ("qwen_xml", "Yes.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>", [PARIS]),
-    ("qwen_xml", "<tool_call>\n<function=write>\n<parameter=text>\na\nb\n</parameter>\n<parameter=lines>\n2\n</parameter>\n</function>\n"
-                 "</tool_call>", [Call("write", {"text": "a\nb", "lines": "2"})]),
+    ("qwen_xml", "Yes.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+     [PARIS]),
+    ("qwen_xml", "<tool_call>\n<function=write>\n<parameter=text>\na\nb\n</parameter>\n<parameter=lines>\n2\n</parameter>\n"
+                 "</function>\n</tool_call>", [Call("write", {"text": "a\nb", "lines": "2"})]),
 ])
 def test_calls_are_read(style, text, calls):
     assert read_calls(text, style) == calls

@@ -111,9 +111,11 @@ def test_the_model_calculates(start):
     worker = start("", {"kind": "tools", "specs": [f"{EXAMPLE}:calculator"]})
     assert worker.hello["tools"][0]["function"]["name"] == "calculator"
     assert worker.open(prompt="What is 2 * (3 + 4)?") == {"episode": 1, "turn": 0, "messages": []}
-    said = [call("calculator", expression="2 * (3 + 4)"), call("calculator", expression="1 / 0") + call("calculator", expression="-7 // 2"),
-            call("calculator", expression="9 ** 9 ** 9"), call("calculator", expression="__import__('os')"), call("calculator", text="1"),
-            "It is 14."]
+
+    def compute(expression):
+        return call("calculator", expression=expression)
+    said = [compute("2 * (3 + 4)"), compute("1 / 0") + compute("-7 // 2"), compute("9 ** 9 ** 9"), compute("__import__('os')"),
+            call("calculator", text="1"), "It is 14."]
     replies = [worker.step(text, turn) for turn, text in enumerate(said, 1)]
     assert [[message["content"] for message in reply["messages"]] for reply in replies] == [
         ["14"], ["Error: ZeroDivisionError: division by zero", "-4"], ["Error: ValueError: an exponent is at most 100"],

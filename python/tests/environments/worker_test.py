@@ -76,7 +76,8 @@ def test_coroutines_of_episodes_wait_for_each_other(start):
 
 
 def test_reset_gets_what_it_names_and_kwargs_are_read_as_json(start):
-    see = "class Env:\n  def __init__(self, words, size=1): self.made = (words, size)\n  def reset(self, seed, row, level, *, more=4):\n" \
+    see = "class Env:\n  def __init__(self, words, size=1): self.made = (words, size)\n" \
+          "  def reset(self, seed, row, level, *, more=4):\n" \
           "    return repr((self.made, seed, sorted(row), level, more))\n  def step(self, text): return None, 0, True\n"
     worker = start(see, kwargs={"words": '["x"]', "size": "two"})
     row = {"level": 3, "other": 1}
@@ -112,7 +113,8 @@ def test_what_a_step_may_return(start, returned, messages, reward, done, info):
     ("('a', 1, 0)", "done of Env.step is 0, int: want True or False"),
     ("(None, 1, False)", "Env.step returned no observation (None) and is not done"),
     ("(3, 1, False)", "the observation of Env.step is 3, int: want text, a message"),
-    ("([{'role': 'user'}], 1, False)", "message 0 of the observation of Env.step is the message {'role': 'user'}, whose content is NoneType"),
+    ("([{'role': 'user'}], 1, False)", "message 0 of the observation of Env.step is the message {'role': 'user'}, whose content is "
+     "NoneType"),
     ("{'obs': 'x', 'done': True}", "Env.step returned a dict with the key obs"),
     ("{'observation': 'x'}", "Env.step returned a dict without done"),
 ])
@@ -162,8 +164,7 @@ def test_arguments_that_do_not_fit_are_named(start):
 
 
 def test_a_function_may_return_the_object(start):
-    worker = start(COUNT + "def make(limit): return Env(limit)\ndef nothing(): return 3\n", {"kind": "python", "spec": "my_env.py:make"},
-                   kwargs={"limit": "1"})
+    worker = start(COUNT + "def make(limit): return Env(limit)\n", {"kind": "python", "spec": "my_env.py:make"}, kwargs={"limit": "1"})
     worker.open()
     assert worker.step("a")["done"]
     worker = start(COUNT + "def nothing(): return 3\n", {"kind": "python", "spec": "my_env.py:nothing"})
@@ -191,6 +192,14 @@ def test_the_first_observation_stands_in_the_prompt(start):
     assert "reset gave a first observation that the prompt does not have" in worker.open(2, prompt="Number 6?")["error"]
     assert worker.rows(2, 7) == [{"row": {"prompt": [user("Number 7? ")], "answer": "", "seed": 7}},
                                  {"row": {"prompt": [user("Number 8? ")], "answer": "", "seed": 8}}, {"rows": 2}]
+
+
+def test_reset_may_return_what_gymnasium_has(start):
+    worker = start("class Env:\n  def reset(self, *, seed=None, options=None): return f'at {seed}', {'info': options}\n"
+                   "  def step(self, action): return 'x', 0.5, False, False, {'size': 2}\n")
+    assert worker.open()["messages"] == [user("at 5")]
+    reply = worker.step("a")
+    assert (reply["messages"], reply["reward"], reply["done"], reply["info"]) == ([user("x")], 0.5, False, {"size": 2})
 
 
 def test_rows_need_a_first_observation(start):
@@ -275,7 +284,8 @@ def test_an_environment_as_trl_takes_it_runs_unchanged(start):
     assert worker.open(row={"secret": 7})["messages"] == []
     call = '<tool_call>\n{"name": "guess", "arguments": {"number": 7}}\n</tool_call>'
     assert worker.step(call) == {
-        "episode": 1, "turn": 1, "messages": [{"role": "tool", "name": "guess", "tool_call_id": "000000000", "content": "right"}], "reward": None,
+        "episode": 1, "turn": 1, "reward": None,
+        "messages": [{"role": "tool", "name": "guess", "tool_call_id": "000000000", "content": "right"}],
         "done": False, "info": {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 0}}
     reply = worker.step("It is 7.", 2)
     assert (reply["reward"], reply["done"], reply["messages"]) == (1, True, [])
