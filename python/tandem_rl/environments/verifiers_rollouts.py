@@ -1,4 +1,5 @@
-"""Environments of the package verifiers (0.1.11 to 0.1.14). Used by worker.py, which imports this file only where the run names one.
+"""Environments of the package verifiers 0.1.14 (rollouts of others differ). Used by worker.py, which imports this file only where
+the run names one.
 
 verifiers drives its rollouts itself and asks a client for each turn of the model. Here each episode runs Environment.rollout as a
 task with a client of its own: a request waits for the next turn of our model, and the messages that are new in the request after it
@@ -21,8 +22,8 @@ try:
     from verifiers.clients import Client
     from verifiers.types import Response, ResponseMessage, ToolCall
 except ImportError as cause:
-    raise LoadError("environment.verifiers needs the package verifiers from 0.1.11 to 0.1.14: pip install 'verifiers>=0.1.11,<0.2', or "
-                    f"pip install 'tandem-rl[verifiers]', for the interpreter of the environment ({cause})") from None
+    raise LoadError("environment.verifiers needs the package verifiers 0.1.14: pip install verifiers==0.1.14, or pip install "
+                    f"'tandem-rl[verifiers]', for the interpreter of the environment ({cause})") from None
 
 
 def _loaded(spec: str, kwargs: dict[str, Any]) -> Any:
