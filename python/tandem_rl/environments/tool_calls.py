@@ -45,6 +45,17 @@ def style_of(chat_template: str) -> str:
     return "hermes"
 
 
+# What templates have that teach another form.
+_NOT_READ = ("<|tool_call>call:", "<|tool_call_start|>", "<|channel|>commentary", "<｜tool▁call", "functools[", "<minimax:tool_call>",
+             "<|tool_calls_section_begin|>", "<function_calls>", ":function_calls>")
+
+
+def unread_form(chat_template: str) -> str:
+    """The mark of a form of calls that a template teaches and that is not read here; empty if there is none."""
+    is_read = any(mark in chat_template for mark in ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"))
+    return "" if is_read else next((mark for mark in _NOT_READ if mark in chat_template), "")
+
+
 def read_calls(text: str, style: str) -> list[Call]:
     """The calls of a turn in order, those that are malformed with their error; [] if there is none."""
     said = _END_OF_TURN.sub("", text.rpartition("</think>")[2])

@@ -14,8 +14,8 @@ from ..rewards.rubric import RubricError, scored
 from ..workers.loading import LoadError, find_callee, last_line, place_of
 from .episode import Environment, Episode, EpisodeError, Json, Raised, Reply, Turn, file_of
 from .observations import metrics_of, reward_of
-from .tool_calls import before_calls, checked, read_calls, style_of
-from .tool_functions import call_id
+from .tool_calls import before_calls, checked, read_calls
+from .tool_functions import call_id, style_of_tools
 
 try:
     import verifiers as vf
@@ -56,10 +56,10 @@ class VerifiersEnvironment(Environment):
             raise LoadError(f"{spec}: its rubric scores whole groups, and Tandem ends the episodes of a group one by one: use "
                             "functions about single completions")
         self.file = file_of(type(self.environment))
-        self.style = style_of(chat_template)
         self.tools = [{"type": "function", "function": {"name": tool.name, "description": tool.description,
                                                         "parameters": tool.parameters}}
                       for tool in self.environment.tool_defs or []]
+        self.style = style_of_tools(chat_template) if self.tools else ""
         self.schemas = {tool["function"]["name"]: tool for tool in self.tools}
 
     def open(self, row: Json, seed: int) -> Episode:

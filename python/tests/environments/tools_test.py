@@ -169,6 +169,11 @@ def test_the_form_is_that_of_the_chat_template(start):
     assert worker.step(call("times", x=2), 2)["done"]
 
 
+def test_a_template_whose_form_is_not_read_is_refused(start):
+    worker = start(TOOLS, {"kind": "tools", "specs": ["my_env.py:meet"]}, chat_template="{{ '<|tool_call_start|>[' }}")
+    assert "the chat template teaches tool calls with <|tool_call_start|>, a form that Tandem does not read" in worker.hello["error"]
+
+
 def test_tools_are_not_called_again_where_an_episode_moves(start):
     worker = start("def f():\n  '''F.'''\n  raise ValueError\n", {"kind": "tools", "specs": ["my_env.py:f"]})
     history = [{"text": call("f"), "messages": [{"role": "tool", "name": "f", "tool_call_id": "000000000", "content": "as it was"}]}]
