@@ -21,7 +21,7 @@ _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
-_NAME_AND_JSON = re.compile(r"\s*([\w.-]+)[ \t]*\n\s*(\{.*)\Z", re.DOTALL)
+_NAME_AND_JSON = re.compile(r"\s*(?:<\|assistant\|>)?\s*([\w.-]+)[ \t]*\n\s*(\{.*)\Z", re.DOTALL)
 _BUILT_IN = re.compile(r"\s*([\w.-]+?)\.call\((.*)\)\s*\Z", re.DOTALL)
 _END_OF_TURN = re.compile(r"(?:<\|eot_id\|>|<\|eom_id\|>|<\|im_end\|>|<\|observation\|>|<\|user\|>|</s>)\s*\Z")
 
@@ -147,7 +147,7 @@ def _mistral(text: str) -> list[Call]:
             return [_call_of(value) for value in json.JSONDecoder().raw_decode(after)[0]]
         except ValueError as error:
             return [_broken(error, after)]
-    if not mark:
+    if not mark and not re.match(r"[\w.-]+\{\"", after):  # special tokens may have been left out
         return []
     calls = []
     for part in after.split("[TOOL_CALLS]"):
@@ -162,15 +162,15 @@ def _mistral(text: str) -> list[Call]:
 
 
 def _glm4(text: str) -> list[Call]:
-    calls = []
-    for part in text.split("<|assistant|>"):
-        match = _NAME_AND_JSON.match(part)
-        if match is None:
-            continue
+    calls: list[Call] = []
+    match = _NAME_AND_JSON.match(text)
+    while match is not None:
         try:
-            calls.append(_call_of({"name": match[1], "arguments": json.loads(match[2])}))
+            value, end = json.JSONDecoder().raw_decode(match[2])
         except ValueError as error:
-            calls.append(_broken(error, match[2], match[1]))
+            return [*calls, _broken(error, match[2], match[1])]
+        calls.append(_call_of({"name": match[1], "arguments": value}))
+        match = _NAME_AND_JSON.match(match[2][end:])
     return calls
 
 

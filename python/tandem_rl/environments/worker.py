@@ -148,10 +148,11 @@ class Worker:
             if episode is not None:
                 await self.close(episode)
 
-    def check_prompt(self, messages: list[Json], prompt: str | None) -> None:
-        if prompt is not None and self.environment.shows_first_observation:
-            if not all(message["content"].strip() in prompt for message in messages):
-                raise EpisodeError(NOT_SHOWN)
+    @staticmethod
+    def check_prompt(messages: list[Json], prompt: str | None) -> None:
+        """The model is shown the prompt of the data, and has to see what reset said."""
+        if prompt is not None and not all(message["content"].strip() in prompt for message in messages):
+            raise EpisodeError(NOT_SHOWN)
 
     async def play_again(self, episode: Episode, history: list[Json]) -> None:
         for i, played in enumerate(history if episode.keeps_state else [], 1):

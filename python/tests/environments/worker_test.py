@@ -19,6 +19,23 @@ class Env:
         self.turns += 1
         return f"{self.turns} {text} {self.seed}", self.turns / 2, self.turns == self.limit
 '''
+TRL = '''
+class Env:
+    def reset(self, **kwargs):
+        self.secret = kwargs["secret"]
+        self.reward = 0.0
+    def guess(self, number: int) -> str:
+        """
+        Guesses the number.
+
+        Args:
+            number: The guess
+        """
+        self.reward = float(number == self.secret)
+        return "right" if self.reward else "wrong"
+    def get_reward(self):
+        return self.reward
+'''
 STEPS = "class Env:\n  def reset(self): pass\n  def step(self, text): "
 
 
@@ -169,6 +186,9 @@ def test_a_function_may_return_the_object(start):
     assert worker.step("a")["done"]
     worker = start(COUNT + "def nothing(): return 3\n", {"kind": "python", "spec": "my_env.py:nothing"})
     assert "my_env.py:nothing returned an int, which has no reset" in worker.open()["error"]
+    without_hint = TRL.replace("number: int", "number") + "def make(): return Env()\n"
+    reply = start(without_hint, {"kind": "python", "spec": "my_env.py:make"}).open()
+    assert reply["error"].startswith("Env.guess cannot be a tool: its argument number has no hint of its type"), reply
 
 
 def test_a_last_turn_is_judged_and_not_answered(start):
@@ -255,25 +275,6 @@ def test_a_worker_whose_trainer_has_gone_ends_with_what_it_started(start, tmp_pa
     os.close(worker.to_worker)
     assert worker.process.wait(timeout=60) == -signal.SIGKILL
     wait_until(lambda: not is_alive(child), "the child of an environment that was killed")
-
-
-TRL = '''
-class Env:
-    def reset(self, **kwargs):
-        self.secret = kwargs["secret"]
-        self.reward = 0.0
-    def guess(self, number: int) -> str:
-        """
-        Guesses the number.
-
-        Args:
-            number: The guess
-        """
-        self.reward = float(number == self.secret)
-        return "right" if self.reward else "wrong"
-    def get_reward(self):
-        return self.reward
-'''
 
 
 def test_an_environment_as_trl_takes_it_runs_unchanged(start):
