@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..workers.loading import is_async, last_line, place_of
+from ..workers.loading import LoadError, is_async, last_line, place_of
 
 Json = dict[str, Any]
 _HERE = os.path.dirname(os.path.realpath(__file__))
@@ -64,7 +64,6 @@ class Environment(ABC):
     def __init__(self) -> None:
         self.tools: list[Json] = []  # JSON schemas, as chat templates take them
         self.file: str | None = None  # of the user's code
-        self.shows_first_observation = True  # whether what reset returns must be part of the prompt
 
     @abstractmethod
     def open(self, row: Json, seed: int) -> Episode:
@@ -132,7 +131,7 @@ def file_of(value: Any) -> str | None:
 
 def described(error: BaseException, file: str | None) -> Json:
     """{"error", "traceback"} of what an episode raised."""
-    if isinstance(error, EpisodeError):
+    if isinstance(error, (EpisodeError, LoadError)):
         return {"error": str(error)}
     if isinstance(error, Raised):
         error = error.error

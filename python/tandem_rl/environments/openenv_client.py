@@ -128,8 +128,8 @@ class OpenEnvEpisode(Episode):
         field = self.environment.observation
         if field is not None:
             if field not in shown:
-                raise EpisodeError(f"{self.environment.url}: the observation has no field {field}, which environment.kwargs.observation "
-                                   f"names; it has {', '.join(shown) or 'none'}")
+                raise EpisodeError(f"{self.environment.url}: the observation has no field {field}, which "
+                                   f"environment.kwargs.observation names; it has {', '.join(shown) or 'none'}")
             shown = shown[field]
         else:
             texts = [value for value in shown.values() if isinstance(value, str)]

@@ -11,8 +11,9 @@
 All may be `async def`; what is not is called in a thread of the episode, so it may wait. An observation is text (a message of the
 role user), a message {"role", "content"}, a list of messages, or None where the episode is done. A reward is a number or None.
 step may also return Gymnasium's (observation, reward, terminated, truncated, info) or a dict with "observation" (or "messages"),
-"reward", "done" and "info"; the numbers of info become metrics. Instead of a class, a function that returns such an object will do.
-The same seed, row and turns must give the same observations: an episode whose process ended is played again.
+"reward", "done" and "info"; the numbers of info become metrics. reset may return Gymnasium's (observation, info). Instead of a
+class, a function that returns such an object will do. The same seed, row and turns must give the same observations: an episode
+whose process ended is played again.
 
 A class as TRL's environment_factory takes it runs too: reset(**kwargs), no step, get_reward(), and every other public method is
 a tool of the model. The reward is what get_reward returns when the model calls no tool, or has its last turn."""
@@ -24,8 +25,7 @@ from typing import Any
 from ..workers.loading import LoadError, find_callee, kind_of
 from .episode import CallsOfUser, Environment, Episode, EpisodeError, Json, Reply, Turn, file_of
 from .observations import messages_of, reply_of, reward_of
-from .tool_calls import style_of
-from .tool_functions import ToolTurns, tool_of
+from .tool_functions import ToolTurns, style_of_tools, tool_of
 
 WANT = "want a class with reset and step(text), or a function that returns an object of such a class"
 
@@ -94,8 +94,9 @@ class PythonEnvironment(Environment):
         self.spec = spec
         self.file = file_of(value)
         self.make = _constructor(spec, value, args or [], given or {}, kwargs)
-        self.style = style_of(chat_template)
+        self.chat_template = chat_template
         if inspect.isclass(value) and _is_trl(value):
+            style_of_tools(chat_template)
             self.tools = [tool_of(getattr(value, name), f"{spec}.{name}").schema for name in _tool_names(value)]
 
     def open(self, row: Json, seed: int) -> Episode:
@@ -118,8 +119,10 @@ class PythonEpisode(Episode):
         self.object = made
         if _is_trl(made):
             tools = [tool_of(getattr(made, tool), f"{name}.{tool}") for tool in _tool_names(type(made))]
-            self.tools = ToolTurns(tools, self.environment.style, self.calls)
+            self.tools = ToolTurns(tools, style_of_tools(self.environment.chat_template), self.calls)
         returned = await self.calls.call(made.reset, **self._arguments_of_reset(made.reset, name))
+        if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict) and "role" not in returned[1]:
+            returned = returned[0]  # Gymnasium's (observation, info)
         return messages_of(returned, f"the first observation, which {name}.reset returned,")
 
     def _arguments_of_reset(self, reset: Callable[..., Any], name: str) -> dict[str, Any]:

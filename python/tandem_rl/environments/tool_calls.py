@@ -21,7 +21,7 @@ _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
-_NAME_AND_JSON = re.compile(r"\s*([\w.-]+)[ \t]*\n\s*(\{.*)\Z", re.DOTALL)
+_NAME_AND_JSON = re.compile(r"\s*(?:<\|assistant\|>)?\s*([\w.-]+)[ \t]*\n\s*(\{.*)\Z", re.DOTALL)
 _BUILT_IN = re.compile(r"\s*([\w.-]+?)\.call\((.*)\)\s*\Z", re.DOTALL)
 _END_OF_TURN = re.compile(r"(?:<\|eot_id\|>|<\|eom_id\|>|<\|im_end\|>|<\|observation\|>|<\|user\|>|</s>)\s*\Z")
 
@@ -43,6 +43,17 @@ def style_of(chat_template: str) -> str:
         if all(mark in chat_template for mark in marks):
             return style
     return "hermes"
+
+
+# What templates have that teach another form.
+_NOT_READ = ("<|tool_call>call:", "<|tool_call_start|>", "<|channel|>commentary", "<｜tool▁call", "functools[", "<minimax:tool_call>",
+             "<|tool_calls_section_begin|>", "<function_calls>", ":function_calls>")
+
+
+def unread_form(chat_template: str) -> str:
+    """The mark of a form of calls that a template teaches and that is not read here; empty if there is none."""
+    is_read = any(mark in chat_template for mark in ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"))
+    return "" if is_read else next((mark for mark in _NOT_READ if mark in chat_template), "")
 
 
 def read_calls(text: str, style: str) -> list[Call]:
@@ -136,7 +147,7 @@ def _mistral(text: str) -> list[Call]:
             return [_call_of(value) for value in json.JSONDecoder().raw_decode(after)[0]]
         except ValueError as error:
             return [_broken(error, after)]
-    if not mark:
+    if not mark and not re.match(r"[\w.-]+\{\"", after):  # special tokens may have been left out
         return []
     calls = []
     for part in after.split("[TOOL_CALLS]"):
@@ -151,15 +162,15 @@ def _mistral(text: str) -> list[Call]:
 
 
 def _glm4(text: str) -> list[Call]:
-    calls = []
-    for part in text.split("<|assistant|>"):
-        match = _NAME_AND_JSON.match(part)
-        if match is None:
-            continue
+    calls: list[Call] = []
+    match = _NAME_AND_JSON.match(text)
+    while match is not None:
         try:
-            calls.append(_call_of({"name": match[1], "arguments": json.loads(match[2])}))
+            value, end = json.JSONDecoder().raw_decode(match[2])
         except ValueError as error:
-            calls.append(_broken(error, match[2], match[1]))
+            return [*calls, _broken(error, match[2], match[1])]
+        calls.append(_call_of({"name": match[1], "arguments": value}))
+        match = _NAME_AND_JSON.match(match[2][end:])
     return calls
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..workers.loading import LoadError, find, kind_of, last_line
 from .episode import CallsOfUser, Environment, Episode, Json, Raised, Reply, Turn, file_of
-from .tool_calls import Call, checked, read_calls, style_of
+from .tool_calls import Call, checked, read_calls, style_of, unread_form
 from .tool_schemas import SchemaError, schema_of
 
 
@@ -32,6 +32,16 @@ def tool_of(value: Any, spec: str) -> Tool:
     except SchemaError as error:
         raise LoadError(f"{spec} cannot be a tool: {error}") from None
     return Tool(schema["function"]["name"], value, schema)
+
+
+def style_of_tools(chat_template: str) -> str:
+    """The form in which the model calls tools; raises LoadError if its template teaches one that is not read."""
+    unread = unread_form(chat_template)
+    if unread:
+        raise LoadError(f"the chat template teaches tool calls with {unread}, a form that Tandem does not read: it reads those of "
+                        "Hermes, Qwen, Llama 3, Mistral, GLM and SmolLM3; give the model another chat template, or read the calls in step of a "
+                        "class (environment.python)")
+    return style_of(chat_template)
 
 
 def _text_of(result: Any) -> str:
@@ -98,7 +108,7 @@ class ToolEnvironment(Environment):
         if not self.functions:
             raise LoadError("environment.tools names no function")
         self.file = file_of(self.functions[0].call)
-        self.style = style_of(chat_template)
+        self.style = style_of_tools(chat_template)
         self.tools = [tool.schema for tool in self.functions]
 
     def open(self, row: Json, seed: int) -> Episode:

@@ -1,4 +1,5 @@
-"""Environments of the package verifiers (0.1.9 to 0.1.14). Used by worker.py, which imports this file only where the run names one.
+"""Environments of the package verifiers 0.1.14 (rollouts of others differ). Used by worker.py, which imports this file only where
+the run names one.
 
 verifiers drives its rollouts itself and asks a client for each turn of the model. Here each episode runs Environment.rollout as a
 task with a client of its own: a request waits for the next turn of our model, and the messages that are new in the request after it
@@ -13,16 +14,16 @@ from ..rewards.rubric import RubricError, scored
 from ..workers.loading import LoadError, find_callee, last_line, place_of
 from .episode import Environment, Episode, EpisodeError, Json, Raised, Reply, Turn, file_of
 from .observations import metrics_of, reward_of
-from .tool_calls import before_calls, checked, read_calls, style_of
-from .tool_functions import call_id
+from .tool_calls import before_calls, checked, read_calls
+from .tool_functions import call_id, style_of_tools
 
 try:
     import verifiers as vf
     from verifiers.clients import Client
     from verifiers.types import Response, ResponseMessage, ToolCall
 except ImportError as cause:
-    raise LoadError("environment.verifiers needs the package verifiers from 0.1.9 to 0.1.14: pip install 'verifiers>=0.1.9,<0.2', or "
-                    f"pip install 'tandem-rl[verifiers]', for the interpreter of the environment ({cause})") from None
+    raise LoadError("environment.verifiers needs the package verifiers 0.1.14: pip install verifiers==0.1.14, or pip install "
+                    f"'tandem-rl[verifiers]', for the interpreter of the environment ({cause})") from None
 
 
 def _loaded(spec: str, kwargs: dict[str, Any]) -> Any:
@@ -39,7 +40,8 @@ def _loaded(spec: str, kwargs: dict[str, Any]) -> Any:
         return value(*(args or []), **{**(given or {}), **kwargs})
     except BaseException as error:
         hint = "" if ":" in spec else f"; `vf-install {spec}` installs an environment"
-        raise LoadError(f"environment.verifiers: {spec} raised {last_line(error)} ({place_of(error, file_of(value))}){hint}") from error
+        place = place_of(error, file_of(value))
+        raise LoadError(f"environment.verifiers: {spec} raised {last_line(error)} ({place}){hint}") from error
 
 
 class VerifiersEnvironment(Environment):
@@ -51,13 +53,13 @@ class VerifiersEnvironment(Environment):
         if not isinstance(self.environment, vf.Environment):
             raise LoadError(f"{spec} gives {type(self.environment).__name__}: want an environment of verifiers (vf.Environment)")
         if getattr(self.environment, "requires_group_rollouts", False):
-            raise LoadError(f"{spec}: its rubric scores whole groups, and Tandem ends the episodes of a group one by one: use functions "
-                            "about single completions")
+            raise LoadError(f"{spec}: its rubric scores whole groups, and Tandem ends the episodes of a group one by one: use "
+                            "functions about single completions")
         self.file = file_of(type(self.environment))
-        self.style = style_of(chat_template)
         self.tools = [{"type": "function", "function": {"name": tool.name, "description": tool.description,
                                                         "parameters": tool.parameters}}
                       for tool in self.environment.tool_defs or []]
+        self.style = style_of_tools(chat_template) if self.tools else ""
         self.schemas = {tool["function"]["name"]: tool for tool in self.tools}
 
     def open(self, row: Json, seed: int) -> Episode:
@@ -174,8 +176,8 @@ class VerifiersEpisode(Episode):
             raise EpisodeError("the rollout of the environment ended before the first turn of the model")
         if request != _messages_of(self.row["prompt"]):
             raise EpisodeError(f"the environment asks with {json.dumps(request)[:200]}, and the prompt of the row is "
-                               f"{json.dumps(self.row['prompt'])[:200]}: write the data of this environment with `tandem environment ... "
-                               "--write-prompts FILE`")
+                               f"{json.dumps(self.row['prompt'])[:200]}: write the data of this environment with `tandem environment "
+                               "... --write-prompts FILE`")
         self.shown = request
         return []
 

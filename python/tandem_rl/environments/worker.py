@@ -95,6 +95,7 @@ class Worker:
 
     def take(self, request: Json) -> None:
         if "open" in request:
+            self.take({"close": request["open"]})  # an episode of that number would be forgotten
             playing = Playing()
             self.episodes[request["open"]] = playing
             playing.task = self.start(self.play(request, playing))
@@ -140,16 +141,18 @@ class Worker:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            if self.episodes.pop(number, None) is not None:
+            if self.episodes.get(number) is playing:
+                del self.episodes[number]
                 self.pipe.write({"episode": number, "turn": turn, **described(error, self.environment.file)})
         finally:
             if episode is not None:
                 await self.close(episode)
 
-    def check_prompt(self, messages: list[Json], prompt: str | None) -> None:
-        if prompt is not None and self.environment.shows_first_observation:
-            if not all(message["content"].strip() in prompt for message in messages):
-                raise EpisodeError(NOT_SHOWN)
+    @staticmethod
+    def check_prompt(messages: list[Json], prompt: str | None) -> None:
+        """The model is shown the prompt of the data, and has to see what reset said."""
+        if prompt is not None and not all(message["content"].strip() in prompt for message in messages):
+            raise EpisodeError(NOT_SHOWN)
 
     async def play_again(self, episode: Episode, history: list[Json]) -> None:
         for i, played in enumerate(history if episode.keeps_state else [], 1):

@@ -1,8 +1,13 @@
-"""Tool calls in turns of models, in the forms that their chat templates teach. The marks of templates and the calls are copied from
-the templates named."""
-import pytest
+"""Tool calls in turns of models, in the forms that their chat templates teach. The parts of templates are copied from the
+templates named."""
+import os
+import pathlib
 
-from tandem_rl.environments.tool_calls import Call, checked, read_calls, style_of
+import pytest
+import trl
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from tandem_rl.environments.tool_calls import Call, checked, read_calls, style_of, unread_form
 
 # Parts of chat templates, as they stand on the hub.
 QWEN_2_5 = ('{{- "\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments within '
@@ -53,16 +58,20 @@ ROME = Call("get_weather", {"city": "Rome"})
     ("mistral", '[TOOL_CALLS]get_weather[CALL_ID]VvvODy9mT[ARGS]{"city": "Paris"}[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}</s>',
      [PARIS, ROME]),
     ("mistral", '[TOOL_CALLS]get_weather{"city": "Paris"}', [PARIS]),
+    ("mistral", 'get_weather{"city": "Paris"}', [PARIS]),
     ("mistral", "[1] says it is sunny.", []),
     ("glm4", '\nget_weather\n{"city": "Paris"}', [PARIS]),
     ("glm4", 'get_weather\n{"city": "Paris"}<|assistant|>get_weather\n{"city": "Rome"}<|observation|>', [PARIS, ROME]),
+    ("glm4", '\nget_weather\n{"city": "Paris"}\nget_weather\n{"city": "Rome"}', [PARIS, ROME]),
     ("glm4", "The weather\nis {nice}.", []),
-    ("glm_xml", "<think></think>\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>", [PARIS]),
+    ("glm_xml", "<think></think>\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>",
+     [PARIS]),
     ("glm_xml", "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call><tool_call>now</tool_call>",
      [PARIS, Call("now", {})]),
-    ("qwen_xml", "Yes.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>", [PARIS]),
-    ("qwen_xml", "<tool_call>\n<function=write>\n<parameter=text>\na\nb\n</parameter>\n<parameter=lines>\n2\n</parameter>\n</function>\n"
-                 "</tool_call>", [Call("write", {"text": "a\nb", "lines": "2"})]),
+    ("qwen_xml", "Yes.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+     [PARIS]),
+    ("qwen_xml", "<tool_call>\n<function=write>\n<parameter=text>\na\nb\n</parameter>\n<parameter=lines>\n2\n</parameter>\n"
+                 "</function>\n</tool_call>", [Call("write", {"text": "a\nb", "lines": "2"})]),
 ])
 def test_calls_are_read(style, text, calls):
     assert read_calls(text, style) == calls
@@ -86,6 +95,42 @@ def test_calls_are_read(style, text, calls):
 def test_a_malformed_call_says_what_is_wrong(style, text, said):
     calls = read_calls(text, style)
     assert len(calls) == 1 and said in calls[0].error, calls
+
+
+# Templates of models that come with TRL.
+TEMPLATES = pathlib.Path(trl.__file__).parent / "chat_templates"
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Tells the weather.", "parameters": {
+    "type": "object", "required": ["city"], "properties": {"city": {"type": "string", "description": "where"},
+                                                           "days": {"type": "integer", "description": "how long"}}}}}
+
+
+def written_by(template, call):
+    """A turn with a call as the template of a model writes it."""
+    messages = [{"role": "user", "content": "Is it warm?"},
+                {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "id": "000000000", "function": call}]}]
+    before, whole = (render_jinja_template([messages[:count]], tools=[WEATHER], chat_template=template, bos_token="<s>",
+                                           eos_token="</s>", add_generation_prompt=count == 1)[0][0] for count in (1, 2))
+    return whole[len(os.path.commonprefix([before, whole])):]
+
+
+@pytest.mark.parametrize("name, style", [
+    ("qwen2_5", "hermes"), ("qwen3", "hermes"), ("qwen3_instruct_2507", "hermes"), ("qwen3_vl", "hermes"), ("llama3_1", "llama"),
+    ("llama3_2", "llama"), ("glm4moe", "glm_xml"), ("qwen3_5_think", "qwen_xml"), ("qwen3_5_nothink", "qwen_xml"),
+    ("nemotron_3_nano", "qwen_xml")])
+def test_what_the_template_of_a_model_writes_is_read_again(name, style):
+    template = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+    assert style_of(template) == style and not unread_form(template)
+    arguments = {"city": "São \"Paulo\"", "days": 2}
+    said = written_by(template, {"name": "get_weather", "arguments": arguments})
+    read = [checked(call, {"get_weather": WEATHER}, style) for call in read_calls(said, style)]
+    assert read == [Call("get_weather", arguments)], said
+
+
+@pytest.mark.parametrize("name, mark", [
+    ("gemma4", "<|tool_call>call:"), ("lfm2_2_5", "<|tool_call_start|>"), ("gptoss", "<|channel|>commentary"),
+    ("deepseekv3", "<｜tool▁call"), ("gemma3", ""), ("phi3", "")])
+def test_a_template_that_teaches_another_form_is_told(name, mark):
+    assert unread_form((TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")) == mark
 
 
 def schema(properties, required):

@@ -111,9 +111,11 @@ def test_the_model_calculates(start):
     worker = start("", {"kind": "tools", "specs": [f"{EXAMPLE}:calculator"]})
     assert worker.hello["tools"][0]["function"]["name"] == "calculator"
     assert worker.open(prompt="What is 2 * (3 + 4)?") == {"episode": 1, "turn": 0, "messages": []}
-    said = [call("calculator", expression="2 * (3 + 4)"), call("calculator", expression="1 / 0") + call("calculator", expression="-7 // 2"),
-            call("calculator", expression="9 ** 9 ** 9"), call("calculator", expression="__import__('os')"), call("calculator", text="1"),
-            "It is 14."]
+
+    def compute(expression):
+        return call("calculator", expression=expression)
+    said = [compute("2 * (3 + 4)"), compute("1 / 0") + compute("-7 // 2"), compute("9 ** 9 ** 9"), compute("__import__('os')"),
+            call("calculator", text="1"), "It is 14."]
     replies = [worker.step(text, turn) for turn, text in enumerate(said, 1)]
     assert [[message["content"] for message in reply["messages"]] for reply in replies] == [
         ["14"], ["Error: ZeroDivisionError: division by zero", "-4"], ["Error: ValueError: an exponent is at most 100"],
@@ -165,6 +167,11 @@ def test_the_form_is_that_of_the_chat_template(start):
     worker.open()
     assert worker.step('[TOOL_CALLS] [{"name": "times", "arguments": {"x": 2}}]')["messages"][0]["content"] == "6"
     assert worker.step(call("times", x=2), 2)["done"]
+
+
+def test_a_template_whose_form_is_not_read_is_refused(start):
+    worker = start(TOOLS, {"kind": "tools", "specs": ["my_env.py:meet"]}, chat_template="{{ '<|tool_call_start|>[' }}")
+    assert "the chat template teaches tool calls with <|tool_call_start|>, a form that Tandem does not read" in worker.hello["error"]
 
 
 def test_tools_are_not_called_again_where_an_episode_moves(start):

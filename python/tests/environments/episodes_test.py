@@ -19,6 +19,23 @@ class Env:
         self.turns += 1
         return f"{self.turns} {text} {self.seed}", self.turns / 2, self.turns == self.limit
 '''
+TRL = '''
+class Env:
+    def reset(self, **kwargs):
+        self.secret = kwargs["secret"]
+        self.reward = 0.0
+    def guess(self, number: int) -> str:
+        """
+        Guesses the number.
+
+        Args:
+            number: The guess
+        """
+        self.reward = float(number == self.secret)
+        return "right" if self.reward else "wrong"
+    def get_reward(self):
+        return self.reward
+'''
 STEPS = "class Env:\n  def reset(self): pass\n  def step(self, text): "
 
 
@@ -76,7 +93,8 @@ def test_coroutines_of_episodes_wait_for_each_other(start):
 
 
 def test_reset_gets_what_it_names_and_kwargs_are_read_as_json(start):
-    see = "class Env:\n  def __init__(self, words, size=1): self.made = (words, size)\n  def reset(self, seed, row, level, *, more=4):\n" \
+    see = "class Env:\n  def __init__(self, words, size=1): self.made = (words, size)\n" \
+          "  def reset(self, seed, row, level, *, more=4):\n" \
           "    return repr((self.made, seed, sorted(row), level, more))\n  def step(self, text): return None, 0, True\n"
     worker = start(see, kwargs={"words": '["x"]', "size": "two"})
     row = {"level": 3, "other": 1}
@@ -112,7 +130,8 @@ def test_what_a_step_may_return(start, returned, messages, reward, done, info):
     ("('a', 1, 0)", "done of Env.step is 0, int: want True or False"),
     ("(None, 1, False)", "Env.step returned no observation (None) and is not done"),
     ("(3, 1, False)", "the observation of Env.step is 3, int: want text, a message"),
-    ("([{'role': 'user'}], 1, False)", "message 0 of the observation of Env.step is the message {'role': 'user'}, whose content is NoneType"),
+    ("([{'role': 'user'}], 1, False)", "message 0 of the observation of Env.step is the message {'role': 'user'}, whose content is "
+     "NoneType"),
     ("{'obs': 'x', 'done': True}", "Env.step returned a dict with the key obs"),
     ("{'observation': 'x'}", "Env.step returned a dict without done"),
 ])
@@ -162,12 +181,14 @@ def test_arguments_that_do_not_fit_are_named(start):
 
 
 def test_a_function_may_return_the_object(start):
-    worker = start(COUNT + "def make(limit): return Env(limit)\ndef nothing(): return 3\n", {"kind": "python", "spec": "my_env.py:make"},
-                   kwargs={"limit": "1"})
+    worker = start(COUNT + "def make(limit): return Env(limit)\n", {"kind": "python", "spec": "my_env.py:make"}, kwargs={"limit": "1"})
     worker.open()
     assert worker.step("a")["done"]
     worker = start(COUNT + "def nothing(): return 3\n", {"kind": "python", "spec": "my_env.py:nothing"})
     assert "my_env.py:nothing returned an int, which has no reset" in worker.open()["error"]
+    without_hint = TRL.replace("number: int", "number") + "def make(): return Env()\n"
+    reply = start(without_hint, {"kind": "python", "spec": "my_env.py:make"}).open()
+    assert reply["error"].startswith("Env.guess cannot be a tool: its argument number has no hint of its type"), reply
 
 
 def test_a_last_turn_is_judged_and_not_answered(start):
@@ -191,6 +212,14 @@ def test_the_first_observation_stands_in_the_prompt(start):
     assert "reset gave a first observation that the prompt does not have" in worker.open(2, prompt="Number 6?")["error"]
     assert worker.rows(2, 7) == [{"row": {"prompt": [user("Number 7? ")], "answer": "", "seed": 7}},
                                  {"row": {"prompt": [user("Number 8? ")], "answer": "", "seed": 8}}, {"rows": 2}]
+
+
+def test_reset_may_return_what_gymnasium_has(start):
+    worker = start("class Env:\n  def reset(self, *, seed=None, options=None): return f'at {seed}', {'info': options}\n"
+                   "  def step(self, action): return 'x', 0.5, False, False, {'size': 2}\n")
+    assert worker.open()["messages"] == [user("at 5")]
+    reply = worker.step("a")
+    assert (reply["messages"], reply["reward"], reply["done"], reply["info"]) == ([user("x")], 0.5, False, {"size": 2})
 
 
 def test_rows_need_a_first_observation(start):
@@ -248,25 +277,6 @@ def test_a_worker_whose_trainer_has_gone_ends_with_what_it_started(start, tmp_pa
     wait_until(lambda: not is_alive(child), "the child of an environment that was killed")
 
 
-TRL = '''
-class Env:
-    def reset(self, **kwargs):
-        self.secret = kwargs["secret"]
-        self.reward = 0.0
-    def guess(self, number: int) -> str:
-        """
-        Guesses the number.
-
-        Args:
-            number: The guess
-        """
-        self.reward = float(number == self.secret)
-        return "right" if self.reward else "wrong"
-    def get_reward(self):
-        return self.reward
-'''
-
-
 def test_an_environment_as_trl_takes_it_runs_unchanged(start):
     worker = start(TRL)
     assert worker.hello["tools"] == [{"type": "function", "function": {
@@ -275,7 +285,8 @@ def test_an_environment_as_trl_takes_it_runs_unchanged(start):
     assert worker.open(row={"secret": 7})["messages"] == []
     call = '<tool_call>\n{"name": "guess", "arguments": {"number": 7}}\n</tool_call>'
     assert worker.step(call) == {
-        "episode": 1, "turn": 1, "messages": [{"role": "tool", "name": "guess", "tool_call_id": "000000000", "content": "right"}], "reward": None,
+        "episode": 1, "turn": 1, "reward": None,
+        "messages": [{"role": "tool", "name": "guess", "tool_call_id": "000000000", "content": "right"}],
         "done": False, "info": {"tool_calls": 1, "tool_errors": 0, "malformed_calls": 0}}
     reply = worker.step("It is 7.", 2)
     assert (reply["reward"], reply["done"], reply["messages"]) == (1, True, [])
