@@ -68,9 +68,9 @@ std::string EnvironmentHello(const EnvironmentOptions& options, std::string_view
   ordered_json kwargs = ordered_json::object();
   for (const auto& [name, value] : options.kwargs) kwargs[name] = value;
   return JsonLine({{"environment", std::move(environment)},
-                 {"kwargs", std::move(kwargs)},
-                 {"chat_template", chat_template},
-                 {"max_turns", options.max_turns}});
+                   {"kwargs", std::move(kwargs)},
+                   {"chat_template", chat_template},
+                   {"max_turns", options.max_turns}});
 }
 
 absl::StatusOr<std::string> ReadEnvironmentReady(std::string_view line, std::string* traceback) {
@@ -104,10 +104,10 @@ std::string OpenLine(int64_t episode, const EpisodeStart& start,
 
 std::string StepLine(int64_t episode, const TurnText& turn) {
   return JsonLine({{"step", episode},
-                 {"turn", turn.turn},
-                 {"text", turn.text},
-                 {"finish_reason", turn.was_cut ? "length" : "stop"},
-                 {"is_last", turn.is_last}});
+                   {"turn", turn.turn},
+                   {"text", turn.text},
+                   {"finish_reason", turn.was_cut ? "length" : "stop"},
+                   {"is_last", turn.is_last}});
 }
 
 std::string CloseLine(int64_t episode) { return JsonLine({{"close", episode}}); }

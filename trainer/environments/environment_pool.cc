@@ -180,9 +180,10 @@ void EnvironmentPool::NoteRaised(const absl::Status& failure, const std::string&
   {
     MutexLock lock(&mu_);
     if (!seen_.insert(std::string(failure.message())).second) return;
-    events_.push_back({"environment_failed", absl::StrCat(failure.message(), "\n", traceback)});
+    events_.push_back({"environment_failed",
+                       absl::StrCat(failure.message(), traceback.empty() ? "" : "\n", traceback)});
   }
-  log::Warning("an environment failed; its traceback follows, once for each message",
+  log::Warning("an environment failed; this is told once for each message",
                {{"error", std::string(failure.message())}});
   if (!traceback.empty()) std::fprintf(stderr, "%s\n", traceback.c_str());
 }

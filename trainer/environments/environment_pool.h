@@ -24,7 +24,7 @@ namespace tandem::trainer {
 
 // What happened since the last look, for the events of the run.
 struct EnvironmentEvent {
-  std::string kind;  // environment_raised, environment_process_ended
+  std::string kind;  // environment_failed
   std::string message;
 };
 

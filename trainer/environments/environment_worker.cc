@@ -11,6 +11,7 @@
 namespace tandem::trainer {
 namespace {
 
+constexpr int kMostEnds = 2;  // of processes, that one episode may cause
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -121,7 +122,7 @@ absl::Status EnvironmentWorker::StartProcess() {
   unsent_.clear();
   std::string traceback;
   const absl::Status status = LoadEnvironment(process_, hello_, &traceback).status();
-  if (!traceback.empty()) raised_(status, traceback);
+  if (!status.ok() && !absl::IsCancelled(status)) raised_(status, traceback);
   return status;
 }
 
@@ -220,6 +221,7 @@ void EnvironmentWorker::Lose(const absl::Status& why) {
   process_.Stop();
   unsent_.clear();
   Calls calls;
+  bool costs_an_episode = false;
   {
     MutexLock lock(&mu_);
     closed_.clear();
@@ -232,11 +234,18 @@ void EnvironmentWorker::Lose(const absl::Status& why) {
       }
       episode.state = Episode::State::kAway;
     }
-    if (at_work.size() == 1) culprits = at_work;
+    // Over a limit once is over it again.
+    const bool is_limit = absl::IsDeadlineExceeded(why) || absl::IsResourceExhausted(why);
+    if (at_work.size() == 1) {
+      const bool fails = ++episodes_.at(at_work[0]).num_ends >= kMostEnds || is_limit;
+      if (fails) culprits = at_work;
+    }
     for (const int64_t number : culprits) Fail(number, Limit(why), &calls);
     if (culprits.empty()) suspects_.assign(at_work.begin(), at_work.end());
     closed_.clear();
+    costs_an_episode = !culprits.empty();
   }
+  if (costs_an_episode) raised_(Limit(why), "");
   for (const auto& call : calls) call();
 }
 

@@ -5,7 +5,8 @@
 // again. A process that ends, or that is killed since it takes too long or too much memory, loses
 // nothing but what it was at: the other episodes begin anew in the next process, with the turns that
 // they had, when their next turn comes. Of several that were being played when it ended by itself,
-// each is then played alone, so that only the one that ends a process fails.
+// each is then played alone, so that only the one that ends a process fails; and that one is tried
+// twice, since a process may be ended from outside.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,8 @@ class EnvironmentWorker {
   //   FAILED_PRECONDITION the process cannot play (ReadEnvironmentReady)
   //   CANCELLED           Cancel was called
   using Done = std::function<void(absl::StatusOr<EnvironmentReply>)>;
-  // Told of a traceback, on the worker's thread.
+  // Told of each failure of an episode or of the process, on the worker's thread; `traceback` may be
+  // empty.
   using Raised = std::function<void(const absl::Status& failure, const std::string& traceback)>;
 
   // `options` must outlive it.
@@ -75,6 +77,7 @@ class EnvironmentWorker {
     Done done;
     double deadline = 0;   // MonotonicSeconds, while the process owes a reply
     absl::Status failure;  // it is over, and nobody has been told yet
+    int num_ends = 0;      // of processes, while it alone was at work
     bool is_at_work() const { return state == State::kOpening || state == State::kPlaying; }
     bool has_work() const;  // for the thread
   };

@@ -73,10 +73,13 @@ void AddTurns(const GroupViews& groups, MetricsLine* line) {
   std::vector<double> turns, waits;
   double given = 0, tokens = 0;
   bool has_turns = false;
+  int64_t failed = 0;
   for (const ScoredGroup& group : groups) {
     for (const ScoredCompletion& member : group.completions()) {
       const rollout::v1::Completion& completion = member.completion();
-      has_turns |= HasTurns(completion);
+      const bool has_failed = member.drop_reason().starts_with(kEnvironmentFailed);
+      failed += has_failed;
+      has_turns |= HasTurns(completion) || has_failed;
       turns.push_back(static_cast<double>(NumTurns(completion)));
       waits.push_back(completion.wait_ms() / 1e3);
       tokens += completion.token_ids_size();
@@ -88,6 +91,7 @@ void AddTurns(const GroupViews& groups, MetricsLine* line) {
   line->Add("turns/max", *std::ranges::max_element(turns));
   line->Add("turns/given_share", given / tokens);
   line->Add("turns/wait_mean", Mean(waits));
+  line->AddCount("turns/failed", failed);
 }
 
 void AddStaleness(const std::vector<ScoredGroup>& groups, WeightVersion version,

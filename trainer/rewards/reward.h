@@ -61,9 +61,12 @@ struct Reward {
 // Every component left the completion out: without a reward it is no part of its group's mean.
 inline constexpr std::string_view kNoRewardApplies = "reward_none";
 
+// What the reason begins with where an environment could not play a completion to its end.
+inline constexpr std::string_view kEnvironmentFailed = "environment_failed";
+
 // Whether a completion masked for `mask_reason` has no reward.
 inline bool IsRewardFailure(std::string_view reason) {
-  return reason.starts_with("reward_failed") || reason.starts_with("environment_failed") ||
+  return reason.starts_with("reward_failed") || reason.starts_with(kEnvironmentFailed) ||
          reason == kNoRewardApplies;
 }
 

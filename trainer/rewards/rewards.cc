@@ -53,7 +53,8 @@ void AddEpisode(const Episode& episode, Reward* reward) {
     reward->parts.emplace_back(absl::StrCat(std::string(kEnvironmentComponent), "/", name), value);
   }
   if (episode.failure.ok()) return;
-  reward->mask_reason = absl::StrCat("environment_failed: ", episode.failure.message());
+  reward->mask_reason =
+      absl::StrCat(std::string(kEnvironmentFailed), ": ", episode.failure.message());
 }
 
 // What the environment that played a completion gave it.

@@ -68,17 +68,18 @@ class ToolTurns:
         self.schemas = {tool.name: tool.schema for tool in tools}
         self.style = style
         self.calls = calls
-        self.answered = 0
+        self.answered = self.failed = self.malformed = 0  # calls, from the first turn on
 
     async def answer(self, text: str) -> Reply:
         """The answers in the order of the calls, which run beside each other if they are coroutines. Done where there is none."""
         calls = [checked(call, self.schemas, self.style) for call in read_calls(text, self.style)]
         answers = await asyncio.gather(*(self._answer(call, self.answered + i) for i, call in enumerate(calls)))
         self.answered += len(calls)
-        malformed = sum(bool(call.error) for call in calls)
-        failed = sum(not worked for _, worked in answers)
+        self.malformed += sum(bool(call.error) for call in calls)
+        self.failed += sum(not worked for _, worked in answers)
         return Reply([message for message, _ in answers], None, not calls,
-                     {"tool_calls": float(len(calls)), "tool_errors": float(failed), "malformed_calls": float(malformed)})
+                     {"tool_calls": float(self.answered), "tool_errors": float(self.failed),
+                      "malformed_calls": float(self.malformed)})
 
     async def _answer(self, call: Call, number: int) -> tuple[Json, bool]:
         """The message, and False if the tool raised."""

@@ -56,7 +56,8 @@ def arguments(function: Function, group: Json, form: str, logged: Logged) -> dic
     row = group["source"] if isinstance(group["source"], dict) else {}
     count = len(group["completions"])
     prompt = prompt_of(row, group["prompt"])
-    as_messages = form == "messages" or (form == "auto" and _is_messages(prompt))
+    played = any(completion.get("messages") for completion in group["completions"])
+    as_messages = form == "messages" or (form == "auto" and (played or _is_messages(prompt)))
     if as_messages and isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
     texts = [completion["text"] for completion in group["completions"]]
@@ -68,7 +69,8 @@ def arguments(function: Function, group: Json, form: str, logged: Logged) -> dic
     # Each call has copies: a function that changes what it gets does not change what another gets.
     given: dict[str, Any] = {key: [_copy(value) for _ in range(count)] for key, value in columns.items()}
     given["prompts"] = [_copy(prompt) for _ in range(count)]
-    given["completions"] = [[{"role": "assistant", "content": text}] for text in texts] if as_messages else texts
+    given["completions"] = [_copy(completion.get("messages")) or [{"role": "assistant", "content": completion["text"]}]
+                            for completion in group["completions"]] if as_messages else texts
     given["completion_ids"] = [list(completion["ids"]) for completion in group["completions"]]
     given["trainer_state"] = SimpleNamespace(global_step=group["step"], max_steps=group["num_steps"])
     given["log_extra"] = logged.log_extra

@@ -124,8 +124,8 @@ def test_the_model_calculates(start):
     assert all(message["role"] == "tool" and message["name"] == "calculator" for reply in replies for message in reply["messages"])
     assert [message["tool_call_id"] for reply in replies for message in reply["messages"]] == [f"00000000{n}" for n in range(6)]
     assert [reply["done"] for reply in replies] == [False] * 5 + [True]
-    assert [reply["info"] for reply in replies] == [counts(1), counts(2, errors=1), counts(1, errors=1), counts(1, errors=1),
-                                                    counts(1, malformed=1), counts(0)]
+    assert [reply["info"] for reply in replies] == [counts(1), counts(3, errors=1), counts(4, errors=2), counts(5, errors=3),
+                                                    counts(6, errors=3, malformed=1), counts(6, errors=3, malformed=1)]
     assert all(reply["reward"] is None for reply in replies)
 
 

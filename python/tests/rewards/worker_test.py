@@ -106,6 +106,17 @@ def test_a_prompt_of_messages_gives_messages_as_in_trl(start):
     assert forced["answer"] == ["#### 7"], "the column as it is in the data"
 
 
+def test_a_completion_of_several_turns_comes_as_its_messages(start):
+    turns = [{"role": "assistant", "content": "5"}, {"role": "user", "content": "higher"}, {"role": "assistant", "content": "7"}]
+    played = group({"prompt": "Guess."}, ["5 user higher 7"])
+    played["completions"][0]["messages"] = turns
+    error = start(SEE).ask(played)[1]["rewards"][0]["error"]
+    got = json.loads(error[error.index("{"):error.rindex("}") + 1])
+    assert got["completions"] == [turns] and got["prompts"] == [[{"role": "user", "content": "Guess."}]]
+    error = start(SEE, completions="text").ask(played)[1]["rewards"][0]["error"]
+    assert json.loads(error[error.index("{"):error.rindex("}") + 1])["completions"] == ["5 user higher 7"]
+
+
 def test_the_arguments_are_those_of_the_installed_trl():
     """GRPOTrainer._calculate_rewards gives rewards these beside the columns."""
     grpo = pytest.importorskip("trl.trainer.grpo_trainer")

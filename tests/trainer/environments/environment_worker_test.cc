@@ -156,7 +156,8 @@ TEST_F(EnvironmentWorkerTest, AProcessThatEndsTakesNoOtherEpisodeWithIt) {
   EXPECT_EQ(Said(Step(1, "a")), Turn(1, 11));
   EXPECT_THAT(Step(1, "die"), FailsWith(absl::StatusCode::kUnavailable, "exit code 3"));
   EXPECT_EQ(Said(Step(2, "b")), Turn(2, 12)) << "it goes on where it was";
-  EXPECT_EQ(Count("resets"), 3u) << "in a second process";
+  EXPECT_EQ(Count("resets"), 4u)
+      << "two at first, the one that ends processes again, then the other";
 }
 
 TEST_F(EnvironmentWorkerTest, OfEpisodesAtWorkTogetherOnlyTheOneThatEndsTheProcessFails) {
@@ -166,6 +167,23 @@ TEST_F(EnvironmentWorkerTest, OfEpisodesAtWorkTogetherOnlyTheOneThatEndsTheProce
   EXPECT_EQ(Said(first.get()), Turn(2, 11));
   EXPECT_THAT(second.get(), FailsWith(absl::StatusCode::kUnavailable, "exit code 3"));
   EXPECT_EQ(Said(third.get()), Turn(2, 13));
+}
+
+TEST_F(EnvironmentWorkerTest, AProcessThatIsKilledFromOutsideCostsNothing) {
+  ASSERT_THAT(WriteFileAtomically(directory_ / "env.py",
+                                  "import os, signal\n"
+                                  "HERE = os.path.dirname(os.path.abspath(__file__))\n"
+                                  "class Env:\n"
+                                  "  def reset(self, seed): self.seed = seed\n"
+                                  "  def step(self, text):\n"
+                                  "    if text == 'killed' and not os.path.exists(HERE + '/was'):\n"
+                                  "      open(HERE + '/was', 'w').close()\n"
+                                  "      os.kill(os.getpid(), signal.SIGKILL)\n"
+                                  "    return f'seed {self.seed}', 0, False\n"),
+              IsOk());
+  Open(1);
+  EXPECT_EQ(Said(Step(1, "a")), R"([{"role":"user","content":"seed 11"}])");
+  EXPECT_EQ(Said(Step(1, "killed")), R"([{"role":"user","content":"seed 11"}])");
 }
 
 TEST_F(EnvironmentWorkerTest, ATurnThatTakesTooLongFailsAloneAndTheOthersArePlayedAgain) {

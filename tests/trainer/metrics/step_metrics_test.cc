@@ -70,9 +70,11 @@ TEST(StepMetrics, CountWhatWasDrawnAndWhatWasGiven) {
   }
   completion->mutable_version_spans(0)->set_num_tokens(3);
   completion->set_wait_ms(2000);
+  groups[0].mutable_completions(0)->set_drop_reason("environment_failed: it broke");
   MetricsLine line(4, 0);
   AddGroupMetrics(Trained(groups), {3}, &line);
   EXPECT_DOUBLE_EQ(line.Get("turns/mean"), 5.0 / 4);
+  EXPECT_DOUBLE_EQ(line.Get("turns/failed"), 1);
   EXPECT_DOUBLE_EQ(line.Get("turns/max"), 2);
   EXPECT_DOUBLE_EQ(line.Get("turns/given_share"), 3.0 / 20);
   EXPECT_DOUBLE_EQ(line.Get("turns/wait_mean"), 0.5);
