@@ -89,8 +89,7 @@ class RolloutClient {
   // Queues a group. With `server`, only that one may run it (deterministic runs). Each call made
   // for it is a span under `trace`, and names itself to the server. Admission batches are submitted
   // in the order of their ids. If a server has started over since a batch was begun there, groups
-  // of that batch are asked for without it. `player` answers the turns of a request that has some,
-  // and ends with the group.
+  // of that batch are asked for without it. `player` answers the turns of a request with turns.
   void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer,
               const TraceParent& trace = {}, std::shared_ptr<TurnPlayer> player = nullptr);
 
