@@ -364,9 +364,10 @@ Json BuildRunData(const RunFiles& files, const DataLimits& limits, Notices* noti
 }
 
 Json BuildDriftData(const std::vector<const Json*>& rows) {
-  Json by_lag = Json::object();
+  Json by_lag = Json::object(), by_turn = Json::object();
   for (const char* measure : {"k3", "mean_abs_delta"}) {
     by_lag[measure] = OverSteps(rows, "drift/by_version_lag", measure);
+    by_turn[measure] = OverSteps(rows, "drift/by_turn", measure);
   }
   Json last = Json::object();
   for (const Json* row : rows) {
@@ -375,7 +376,9 @@ Json BuildDriftData(const std::vector<const Json*>& rows) {
       last[key.substr(sizeof(kSplitPrefix) - 1)] = {{"step", (*row)["step"]}, {"buckets", buckets}};
     }
   }
-  return {{"by_version_lag", std::move(by_lag)}, {"last", std::move(last)}};
+  return {{"by_version_lag", std::move(by_lag)},
+          {"by_turn", std::move(by_turn)},
+          {"last", std::move(last)}};
 }
 
 }  // namespace tandem::report

@@ -37,6 +37,7 @@ Json BuildRunData(const RunFiles& files, const DataLimits& limits, Notices* noti
 // Drift by token class: the objects drift/by_* of metrics.jsonl, over steps and of the last step
 // that has them. `rows` [N] are the lines that are drawn. Values of another shape are left out.
 // Pure. {"by_version_lag": {"k3"|"mean_abs_delta": {bucket: [N of [value, low, high] or null]}},
+//  "by_turn": the same,
 //  "last": {"length": {"step", "buckets": {label: {"tokens", "mean_delta": [value, low, high],
 //  ...}}}}}
 Json BuildDriftData(const std::vector<const Json*>& rows);

@@ -18,6 +18,7 @@ namespace {
 using nlohmann::ordered_json;
 
 // What stands before a turn when the ids behind it are made: TurnTemplate cuts it off.
+constexpr char kOutOfTokens[] = "out_of_tokens";  // of an episode: whether its answers fitted
 constexpr char kAnyConversation[] = R"([{"role":"user","content":"-"}])";
 
 }  // namespace
@@ -83,7 +84,7 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
   struct One {
     EnvironmentWorker* worker = nullptr;
     int64_t number = 0;  // at the worker
-    Episode outcome;
+    Episode outcome = {.info = {{kOutOfTokens, 0}}};
     ordered_json messages = ordered_json::array();
   };
 
@@ -112,7 +113,7 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
     }
     // There is no room for the answer and a token behind it.
     if (std::ssize(*ids) > turn.num_tokens_left) {
-      AddInfo({{"out_of_tokens", 1}}, &outcome);
+      AddInfo({{kOutOfTokens, 1}}, &outcome);
       return TurnAnswer{};
     }
     for (ordered_json& message : ordered_json::parse(said->messages_json)) {

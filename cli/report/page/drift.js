@@ -117,7 +117,7 @@ function driftSection() {
       [["drift/positive_mean_w", "advantage > 0", "blue"], ["drift/negative_mean_w", "advantage < 0", "orange", {dashed: true}]], {title: "w"}),
     lineCard("Kept by advantage sign", "share of trained tokens that masks and filters keep; when one side falls, the correction pushes the policy one way",
       [["correction/positive_kept_fraction", "advantage > 0", "blue"], ["correction/negative_kept_fraction", "advantage < 0", "orange", {dashed: true}]], {title: "share", suggestedMin: .95, suggestedMax: 1}),
-    ...lagCards(),
+    ...bucketCards(),
     ...splitPartCards(),
     ...probeCards(),
     lineCard("Mean weight around truncation", "mean(w) before clamp and mean(min(C, w)) after clamp: the difference is what the ceiling removes",

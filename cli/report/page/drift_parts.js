@@ -10,20 +10,25 @@ function byBucket(a, b) {
 
 const bucketTints = ["blue", "orange", "green", "red", "pink", "sky", "yellow", "grey"];
 
-// One band per version lag over steps. With a single lag it would equal the curve of all tokens.
-function lagCards() {
-  const cards = [["k3", "k3 by version lag"], ["mean_abs_delta", "Mean abs delta by version lag"]].map(([measure, title]) => {
-    const lags = runData.drift.by_version_lag[measure];
-    const labels = Object.keys(lags).sort(byBucket);
+// One band per bucket over steps, of version lags and of turns. A single bucket would equal the curve of all tokens.
+const bucketsOverSteps = [
+  ["by_version_lag", "version lag", "lag", "by versions between the weights that drew a token and those that train on it"],
+  ["by_turn", "turn", "turn", "by the turn of the completion that drew a token"],
+];
+
+function bucketCards() {
+  const cards = bucketsOverSteps.flatMap(([split, title, name, note]) => [["k3", "k3"], ["mean_abs_delta", "Mean abs delta"]].map(([measure, measured]) => {
+    const buckets = runData.drift[split][measure];
+    const labels = Object.keys(buckets).sort(byBucket);
     if (labels.length < 2) return null;
-    const at = (label) => lags[label].map((of, i) => ({x: runData.steps[i], y: of && of[0], low: of && of[1], high: of && of[2]}));
-    return chartCard(title, "by versions between the weights that drew a token and those that train on it; 95 % intervals over completions",
-      labels.map((label, i) => [`lag ${label}`, bucketTints[i % bucketTints.length], i >= bucketTints.length]), () => ({
+    const at = (label) => buckets[label].map((of, i) => ({x: runData.steps[i], y: of && of[0], low: of && of[1], high: of && of[2]}));
+    return chartCard(`${measured} by ${title}`, `${note}; 95 % intervals over completions`,
+      labels.map((label, i) => [`${name} ${label}`, bucketTints[i % bucketTints.length], i >= bucketTints.length]), () => ({
         type: "line",
-        data: {datasets: labels.flatMap((label, i) => band(`lag ${label}`, at(label), bucketTints[i % bucketTints.length], {dashed: i >= bucketTints.length}))},
+        data: {datasets: labels.flatMap((label, i) => band(`${name} ${label}`, at(label), bucketTints[i % bucketTints.length], {dashed: i >= bucketTints.length}))},
         options: {scales: {x: stepAxis(), y: axis("nats", {suggestedMin: 0})}},
       }));
-  });
+  }));
   return cards.filter(Boolean);
 }
 

@@ -6,7 +6,7 @@ function tokenNode(c, t) {
   const both = isNumber(c.behaviour[t]) && isNumber(c.proximal[t]);
   const delta = both ? c.proximal[t] - c.behaviour[t] : null;
   const changes = t > 0 && c.versions[t] !== c.versions[t - 1];
-  const node = el("span", {class: "tok" + (/^<\|.*\|>$/.test(text) ? " special" : "") + (changes ? " next" : ""), tabindex: "0"}, visible(text) || "\u2205");
+  const node = el("span", {class: "tok" + (c.given && c.given[t] ? " given" : "") + (/^<\|.*\|>$/.test(text) ? " special" : "") + (changes ? " next" : ""), tabindex: "0"}, visible(text) || "\u2205");
   node.dataset.delta = delta === null ? "" : delta;
   const lines = [`token ${t}: ${JSON.stringify(text)}`, `behaviour log-prob ${number(c.behaviour[t], 6)}`, `proximal log-prob  ${number(c.proximal[t], 6)}`,
     `delta ${number(delta, 4)}   w ${delta === null ? "-" : number(Math.exp(delta), 4)}`];
@@ -46,7 +46,7 @@ function sampleSection() {
   for (const kind of ["mouseover", "focusin"]) view.addEventListener(kind, (event) => (event.target.tipText ? showTip(event.target) : hideTip()));
   for (const kind of ["mouseleave", "focusout"]) view.addEventListener(kind, hideTip);
   show(0);
-  return section("samples", "Samples", "Each token is coloured by delta = log pi_proximal - log pi_behaviour. Point at a token, or tap it, for its numbers. A bar to the left of a token: its weight version differs from the one before.",
+  return section("samples", "Samples", "Each token is coloured by delta = log pi_proximal - log pi_behaviour. Point at a token, or tap it, for its numbers. A bar to the left of a token: its weight version differs from the one before. Slanted tokens were given to the model between two turns.",
     el("div", {class: "tabs"}, tabs), el("div", {class: "scale"}, "trainer finds it less likely (\u2264 -0.5)", el("i", {"aria-hidden": "true"}), "more likely (\u2265 0.5)"), view);
 }
 

@@ -2,7 +2,9 @@
 // Learning, optimisation, lengths, staleness and time.
 
 function learningSection() {
-  const parts = Object.keys(runData.series).filter((key) => key.startsWith("reward/part/"));
+  const allParts = Object.keys(runData.series).filter((key) => key.startsWith("reward/part/"));
+  const told = allParts.filter((key) => key.startsWith("reward/part/environment/"));
+  const parts = allParts.filter((key) => !told.includes(key));
   const tints = ["green", "orange", "pink", "sky", "yellow", "red"];
   const cards = [
     lineCard("Reward", "mean over all completions of a step; greedy: mean reward of the held-out prompts at temperature 0",
@@ -15,6 +17,11 @@ function learningSection() {
     parts.length > 1 ? lineCard("Reward parts", "each component before its weight", parts.map((key, i) => [key, key.slice(12), tints[i % tints.length]]), {}) : null,
     lineCard("Lengths", "tokens of a completion, stop token included",
       [["length/max", "max", "red", {dashed: true}], ["length/mean", "mean", "blue"], ["length/min", "min", "green", {dashed: true}]], {title: "tokens", suggestedMin: 0}),
+    hasSeries("turns/mean") ? lineCard("Turns", "turns of a completion; failed: completions that their environment could not play to the end",
+      [["turns/max", "max", "red", {dashed: true}], ["turns/mean", "mean", "blue"], ["turns/failed", "failed completions", "orange"]], {suggestedMin: 0}) : null,
+    told.length ? lineCard("What the environment tells", "its own numbers, mean over completions", told.map((key, i) => [key, key.slice(24), tints[i % tints.length]]), {suggestedMin: 0}) : null,
+    hasSeries("turns/given_share") ? lineCard("Given tokens", "share of a completion's tokens that were given between its turns, and not sampled",
+      [["turns/given_share", "given share", "blue"]], {title: "share", min: 0, max: 1}) : null,
     lineCard("Truncated", "share of completions that met the token limit before they ended",
       [["length/truncated_share", "truncated share", "orange"]], {title: "share", suggestedMin: 0}),
   ].filter(Boolean);

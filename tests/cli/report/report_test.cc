@@ -239,12 +239,12 @@ std::string Group(int id, bool zero_variance, const std::string& completion) {
          completion + "]}\n";
 }
 
-TEST(RunData, VersionLagsAreFollowedOverStepsAndOtherSplitsShownOfTheLast) {
+TEST(RunData, VersionLagsAndTurnsAreFollowedOverStepsAndOtherSplitsShownOfTheLast) {
   const TempDir run;
   Put(run / "metrics.jsonl",
       R"({"step":1,"drift/by_version_lag":{"0":{"tokens":4,"k3":[0.1,0.05,0.2],"mean_abs_delta":[1,null,null]}},"drift/by_place":{"first":{"tokens":1}}}
 {"step":2}
-{"step":3,"drift/by_version_lag":{"0":{"k3":[0.3,0.2,0.4]},"1":{"k3":[0.6,0.5,0.7]}},"drift/by_place":{"first":{"tokens":2},"last":{"tokens":3}},"drift/by_length":"broken"}
+{"step":3,"drift/by_version_lag":{"0":{"k3":[0.3,0.2,0.4]},"1":{"k3":[0.6,0.5,0.7]}},"drift/by_turn":{"2":{"k3":[0.5,0.4,0.6]}},"drift/by_place":{"first":{"tokens":2},"last":{"tokens":3}},"drift/by_length":"broken"}
 )");
   const Json drift = Data(run)["drift"];
   const Json k3 = drift["by_version_lag"]["k3"];
@@ -252,6 +252,7 @@ TEST(RunData, VersionLagsAreFollowedOverStepsAndOtherSplitsShownOfTheLast) {
   EXPECT_EQ(k3["1"], Json::parse("[null,null,[0.6,0.5,0.7]]"));
   EXPECT_EQ(drift["by_version_lag"]["mean_abs_delta"]["0"],
             Json::parse("[[1,null,null],null,null]"));
+  EXPECT_EQ(drift["by_turn"]["k3"]["2"], Json::parse("[null,null,[0.5,0.4,0.6]]"));
   EXPECT_EQ(drift["last"]["place"]["step"], 3);
   EXPECT_EQ(drift["last"]["place"]["buckets"]["last"]["tokens"], 3);
   EXPECT_FALSE(drift["last"].contains("length"));

@@ -110,7 +110,7 @@ TEST_F(EnvironmentPoolTest, WhatTheEnvironmentSaysFollowsTheTurnByTheChatTemplat
   EXPECT_THAT(outcome->failure, IsOk());
   EXPECT_THAT(outcome->turn_rewards, ElementsAre(0.125, 1));
   EXPECT_THAT(outcome->turn_ends, ElementsAre(2, 7));
-  EXPECT_THAT(outcome->info, ElementsAre(Pair("turns", 1)));
+  EXPECT_THAT(outcome->info, ElementsAre(Pair("out_of_tokens", 0), Pair("turns", 1)));
   EXPECT_FALSE(outcome->is_per_turn);
   EXPECT_THAT(outcome->messages_json,
               HasSubstr(R"([{"role":"assistant","content":"5"},{"role":"user","content":"seed )"));
@@ -165,7 +165,7 @@ TEST_F(EnvironmentPoolTest, AnAnswerThatDoesNotFitEndsTheCompletion) {
   ASSERT_THAT(answer, IsOk());
   EXPECT_THAT(answer->token_ids, IsEmpty());
   EXPECT_THAT(player->Outcome(Completion(0, 1))->info,
-              ElementsAre(Pair("turns", 1), Pair("out_of_tokens", 1)));
+              ElementsAre(Pair("out_of_tokens", 1), Pair("turns", 1)));
 }
 
 TEST_F(EnvironmentPoolTest, ALastTurnIsPlayedAndNothingFollowsIt) {
