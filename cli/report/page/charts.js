@@ -13,6 +13,11 @@ const colour = (name) => palette[isDark() ? "dark" : "light"][name] || name;
 const faint = (name, alpha) => colour(name) + Math.round(alpha * 255).toString(16).padStart(2, "0");
 const cssVariable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// As Chart.js writes it, but tiny values, which it would give all their zeros, with three digits.
+function plainTick(value, index, ticks) {
+  return value !== 0 && Math.abs(value) < 1e-4 ? number(value, 3) : Chart.Ticks.formatters.numeric.call(this, value, index, ticks);
+}
+
 function axis(title, options) {
   const {min, max, log, ticks, stacked, grid} = options || {};
   const type = log ? "logarithmic" : options && options.type;
@@ -22,7 +27,7 @@ function axis(title, options) {
     title: {display: Boolean(title), text: title, color: cssVariable("--muted"), font: {size: 11}},
     grid: {color: cssVariable("--line"), drawBorder: false, display: grid !== false},
     ticks: {color: cssVariable("--muted"), font: {size: 11}, maxTicksLimit: log ? 6 : 8, maxRotation: 0, autoSkipPadding: 12,
-      ...(ticks || (log ? {callback: (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? number(value, 1) : "")} : {}))},
+      ...(ticks || {callback: log ? (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? number(value, 1) : "") : plainTick})},
   };
 }
 
