@@ -15,6 +15,7 @@ const cssVariable = (name) => getComputedStyle(document.documentElement).getProp
 
 // As Chart.js writes it, but tiny values, which it would give all their zeros, with three digits.
 function plainTick(value, index, ticks) {
+  if (this.type === "category") return this.getLabelForValue(value);
   return value !== 0 && Math.abs(value) < 1e-4 ? number(value, 3) : Chart.Ticks.formatters.numeric.call(this, value, index, ticks);
 }
 
