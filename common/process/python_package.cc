@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-constexpr char kMark[] = "tandem_rl/rewards/worker.py";  // a file of the package that is asked for
+constexpr char kMark[] = "tandem_rl/environments/worker.py";  // a file of the package that is asked for
 
 }  // namespace
 
