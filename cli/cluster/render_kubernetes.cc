@@ -268,11 +268,10 @@ std::string Kustomization(const RunFile& file, const Plan& plan) {
   std::string text = absl::StrCat(
       "# ", file.run_directory(),
       ": made by `tandem render k8s`. kubectl apply -k . starts it, kubectl delete -k . ends it.\n",
-      "# Grace of a server: ", plan.grace.drain, " s to drain (",
-      file.trainer().sampling.max_new_tokens, " tokens x ", options.token_seconds,
-      " s, at least server.drain_seconds) + ", kSpareSeconds, " s = ", plan.grace.server, " s.\n",
-      "# Grace of the trainer: ", options.step_seconds, " s for a step + ",
-      options.checkpoint_seconds, " s for a checkpoint + ", kSpareSeconds,
+      "# Grace of a server: ", plan.grace.drain, " s to drain (", LongestCompletion(file.trainer()),
+      " tokens x ", options.token_seconds, " s, at least server.drain_seconds) + ", kSpareSeconds,
+      " s = ", plan.grace.server, " s.\n", "# Grace of the trainer: ", options.step_seconds,
+      " s for a step + ", options.checkpoint_seconds, " s for a checkpoint + ", kSpareSeconds,
       " s = ", plan.grace.trainer, " s.\n",
       "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n",
       "namePrefix: ", plan.name, "-\n", "resources:\n  - kubernetes/overlays/",
@@ -296,7 +295,7 @@ std::string Kustomization(const RunFile& file, const Plan& plan) {
 KubernetesGrace GraceOf(const RunFile& file) {
   const KubernetesOptions& options = file.launch().kubernetes;
   const double longest =
-      static_cast<double>(file.trainer().sampling.max_new_tokens) * options.token_seconds;
+      static_cast<double>(LongestCompletion(file.trainer())) * options.token_seconds;
   KubernetesGrace grace;
   grace.drain = static_cast<int64_t>(std::ceil(std::max(file.server().drain_seconds, longest)));
   grace.server = grace.drain + kSpareSeconds;

@@ -46,9 +46,9 @@ void BindKubernetes(OptionBinder& binder, KubernetesOptions& options) {
   binder.Integer("max_restarts", &options.max_restarts, {.min = 0, .max = 1000}, "restarts",
                  "restarts of a trainer that failed, each from its last checkpoint; disruptions do "
                  "not count");
-  binder.Number(
-      "token_seconds", &options.token_seconds, {.min = 0, .exclusive_min = true}, "s",
-      "longest time of one token; times sampling.max_new_tokens, how long a server may drain");
+  binder.Number("token_seconds", &options.token_seconds, {.min = 0, .exclusive_min = true}, "s",
+                "longest time of one token; times the tokens of the longest completion, how long a "
+                "server may drain");
   binder.Number("step_seconds", &options.step_seconds, {.min = 1}, "s",
                 "longest train step; an evicted trainer finishes the step that it is in");
   binder.Number("checkpoint_seconds", &options.checkpoint_seconds, {.min = 1}, "s",
