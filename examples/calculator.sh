@@ -2,7 +2,7 @@
 # A tool that has to be called, on two cores: products of two numbers of two digits, which the model cannot compute,
 # and a calculator (examples/calculator.py). Makes the problems, a language model with random weights, a supervised
 # warm-up after which it seldom calls the calculator, and then GRPO. Run it in the top folder after `make build`.
-# With --prepare it stops before GRPO. EPOCHS is the length of the warm-up, SEED the seed of everything.
+# With --prepare it stops before GRPO. UPDATES ends the warm-up after so many, SEED is the seed of everything.
 #
 #   prompt      37*46
 #   completion  <tool_call>{"name": "calculator", "arguments": {"expression": "37*46"}}</tool_call>
@@ -56,7 +56,7 @@ if [ ! -e "$out/fresh" ]; then
 fi
 if [ ! -e "$out/model" ]; then
   "$tandem" sft --model "$out/fresh" --data "$out/warm_up.jsonl" --tools-file "$out/tools.json" --out "$out/model" \
-    --epochs "${EPOCHS:-2}" --batch 32 --lr 1.5e-3 --seed "$seed"
+    --epochs 2 --max-updates "${UPDATES:-0}" --batch 32 --lr 1.5e-3 --seed "$seed"
 fi
 if [ "${1:-}" = --prepare ]; then exit; fi
 exec "$tandem" run examples/calculator.yaml --clean --set trainer.seed="$seed" "$@"

@@ -2,7 +2,7 @@
 # A task of several turns on two cores: the model guesses a number from 1 to 9 and is told after each guess whether
 # the secret one is higher or lower; it has four guesses. Makes the rows, a language model with random weights, a
 # short supervised warm-up, and then GRPO. Run it in the top folder after `make build`. With --prepare it stops
-# before GRPO. EPOCHS is the length of the warm-up, SEED the seed of everything.
+# before GRPO. UPDATES ends the warm-up after so many, SEED is the seed of everything.
 #
 #   "Guess a number from 1 to 9."   "3"   "higher"   "8"   "lower"   "5"   and that was it: reward 1
 #
@@ -50,7 +50,7 @@ if [ ! -e "$out/fresh" ]; then
 fi
 if [ ! -e "$out/model" ]; then
   "$tandem" sft --model "$out/fresh" --data "$out/warm_up.jsonl" --out "$out/model" \
-    --epochs "${EPOCHS:-1}" --batch 32 --lr 1.5e-3 --seed "$seed"
+    --epochs 1 --max-updates "${UPDATES:-0}" --batch 32 --lr 1.5e-3 --seed "$seed"
 fi
 if [ "${1:-}" = --prepare ]; then exit; fi
 exec "$tandem" run examples/guess_number.yaml --clean --set trainer.seed="$seed" "$@"
