@@ -20,14 +20,14 @@ from calculator import calculator
 from tandem_rl.environments.tool_schemas import schema_of
 print(json.dumps([schema_of(calculator)]))' > "$out/tools.json"
 
-# All 8100 products of two numbers of two digits; 100 are held out. In the warm-up one of six problems is answered by
-# a call, the others with the product at once. Supervised learning is of the last message of a row only, so
-# the answer after the call is a row of its own.
+# All products of four digits of two numbers of two digits; 100 are held out. In the warm-up one of six problems is
+# answered by a call, the others with the product at once. Supervised learning is of the last message of a row only,
+# so the answer after the call is a row of its own.
 python3 - "$out" "$seed" <<'PYTHON'
 import json, random, sys
 
 out, dice = sys.argv[1], random.Random(int(sys.argv[2]))
-problems = [(f"{a}*{b}", str(a * b)) for a in range(10, 100) for b in range(10, 100)]
+problems = [(f"{a}*{b}", str(a * b)) for a in range(10, 100) for b in range(10, 100) if a * b >= 1000]
 dice.shuffle(problems)
 held_out, train = problems[:100], problems[100:]
 for name, part in (("held_out", held_out), ("train", train)):
