@@ -7,7 +7,7 @@
 #   prompt      37*46
 #   completion  <tool_call>{"name": "calculator", "arguments": {"expression": "37*46"}}</tool_call>
 #               the calculator says 1702
-#               1702
+#               37*46=1702
 set -eu
 tandem=${TANDEM:-build/release/bin/tandem}
 out=${OUT:-runs/calculator}
@@ -39,7 +39,7 @@ with open(f"{out}/warm_up.jsonl", "w") as rows, open(f"{out}/text.txt", "w") as 
     for i, (problem, answer) in enumerate(train):
         question = {"role": "user", "content": problem}
         call = {"role": "assistant", "content": '<tool_call>{"name": "calculator", "arguments": {"expression": "' + problem + '"}}</tool_call>'}
-        result = [{"role": "tool", "content": answer}, {"role": "assistant", "content": answer}]
+        result = [{"role": "tool", "content": answer}, {"role": "assistant", "content": f"{problem}={answer}"}]
         print(json.dumps({"messages": [question, call if i % 6 == 0 else result[1]]}), file=rows)
         if i % 2 == 0:
             print(json.dumps({"messages": [question, call, *result]}), file=rows)
@@ -47,7 +47,7 @@ with open(f"{out}/warm_up.jsonl", "w") as rows, open(f"{out}/text.txt", "w") as 
             print("system\n# Tools\n<tools>", tools[1:-1], "</tools>", sep="\n", file=text)
             print('A call: <tool_call>{"name": .., "arguments": {..}}</tool_call>', file=text)
             print("user", problem, "assistant", call["content"], "tool", f"<tool_response>{answer}</tool_response>",
-                  "assistant", answer, sep="\n", file=text)
+                  "assistant", f"{problem}={answer}", sep="\n", file=text)
 PYTHON
 if [ ! -e "$out/fresh" ]; then
   "$tandem" init --out "$out/fresh" --text "$out/text.txt" --vocab 512 --hidden 96 --layers 3 \
