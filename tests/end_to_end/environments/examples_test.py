@@ -9,6 +9,8 @@ import pytest
 
 import small_run
 
+SAID = (r"(<\|im_end\|>)?\n<\|im_start\|>user\n(higher|lower|Please guess a whole number\.)<\|im_end\|>\n"
+        r"<\|im_start\|>assistant\n")
 WHOLE = "TANDEM_EXAMPLES_WHOLE" in os.environ
 
 
@@ -53,7 +55,7 @@ def test_the_guessing_game_is_played_in_several_turns(tmp_path):
     for parts in played:
         for kind, text in parts:
             if kind == "given":
-                assert re.fullmatch(r"(<\|im_end\|>)?\n<\|im_start\|>user\n(higher|lower|Please guess a whole number\.)<\|im_end\|>\n<\|im_start\|>assistant\n", text)
+                assert re.fullmatch(SAID, text)
 
 
 @pytest.mark.skipif(WHOLE, reason="the whole examples are run")
