@@ -7,7 +7,7 @@
 #   prompt      37*46
 #   completion  <tool_call>{"name": "calculator", "arguments": {"expression": "37*46"}}</tool_call>
 #               the calculator says 1702
-#               37*46=1702
+#               1702
 set -eu
 tandem=${TANDEM:-build/release/bin/tandem}
 out=${OUT:-runs/calculator}
@@ -20,26 +20,28 @@ from calculator import calculator
 from tandem_rl.environments.tool_schemas import schema_of
 print(json.dumps([schema_of(calculator)]))' > "$out/tools.json"
 
-# All products of four digits of two numbers of two digits; 100 are held out. In the warm-up one of six problems is
-# answered by a call, the others with the product at once. Supervised learning is of the last message of a row only,
-# so the answer after the call is a row of its own.
+# All 8100 products of two numbers of two digits; 100 are held out. The run takes those with a product of four digits,
+# of which the warm-up has most. In the warm-up one of six problems is answered by
+# a call, the others with the product at once. Supervised learning is of the last message of a row only, so
+# the answer after the call is a row of its own.
 python3 - "$out" "$seed" <<'PYTHON'
 import json, random, sys
 
 out, dice = sys.argv[1], random.Random(int(sys.argv[2]))
-problems = [(f"{a}*{b}", str(a * b)) for a in range(10, 100) for b in range(10, 100) if a * b >= 1000]
+problems = [(f"{a}*{b}", str(a * b)) for a in range(10, 100) for b in range(10, 100)]
 dice.shuffle(problems)
 held_out, train = problems[:100], problems[100:]
 for name, part in (("held_out", held_out), ("train", train)):
     with open(f"{out}/{name}.jsonl", "w") as file:
         for problem, answer in part:
-            print(json.dumps({"prompt": problem, "answer": answer}), file=file)
+            if len(answer) == 4:
+                print(json.dumps({"prompt": problem, "answer": answer}), file=file)
 tools = open(f"{out}/tools.json").read().strip()
 with open(f"{out}/warm_up.jsonl", "w") as rows, open(f"{out}/text.txt", "w") as text:
     for i, (problem, answer) in enumerate(train):
         question = {"role": "user", "content": problem}
         call = {"role": "assistant", "content": '<tool_call>{"name": "calculator", "arguments": {"expression": "' + problem + '"}}</tool_call>'}
-        result = [{"role": "tool", "content": answer}, {"role": "assistant", "content": f"{problem}={answer}"}]
+        result = [{"role": "tool", "content": answer}, {"role": "assistant", "content": answer}]
         print(json.dumps({"messages": [question, call if i % 6 == 0 else result[1]]}), file=rows)
         if i % 2 == 0:
             print(json.dumps({"messages": [question, call, *result]}), file=rows)
@@ -47,7 +49,7 @@ with open(f"{out}/warm_up.jsonl", "w") as rows, open(f"{out}/text.txt", "w") as 
             print("system\n# Tools\n<tools>", tools[1:-1], "</tools>", sep="\n", file=text)
             print('A call: <tool_call>{"name": .., "arguments": {..}}</tool_call>', file=text)
             print("user", problem, "assistant", call["content"], "tool", f"<tool_response>{answer}</tool_response>",
-                  "assistant", f"{problem}={answer}", sep="\n", file=text)
+                  "assistant", answer, sep="\n", file=text)
 PYTHON
 if [ ! -e "$out/fresh" ]; then
   "$tandem" init --out "$out/fresh" --text "$out/text.txt" --vocab 512 --hidden 96 --layers 3 \

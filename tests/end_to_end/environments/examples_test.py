@@ -9,6 +9,8 @@ import pytest
 
 import small_run
 
+SAID = (r"(<\|im_end\|>)?\n<\|im_start\|>user\n(higher|lower|Please guess a whole number\.)<\|im_end\|>\n"
+        r"<\|im_start\|>assistant\n")
 WHOLE = "TANDEM_EXAMPLES_WHOLE" in os.environ
 
 
@@ -53,13 +55,13 @@ def test_the_guessing_game_is_played_in_several_turns(tmp_path):
     for parts in played:
         for kind, text in parts:
             if kind == "given":
-                assert re.fullmatch(r"(<\|im_end\|>)?\n<\|im_start\|>user\n(higher|lower|Please guess a whole number\.)<\|im_end\|>\n<\|im_start\|>assistant\n", text)
+                assert re.fullmatch(SAID, text)
 
 
 @pytest.mark.skipif(WHOLE, reason="the whole examples are run")
 def test_the_calculator_answers_calls(tmp_path):
     # Too short a warm-up for calls that are worth reading: the model's call is what the row wants of it.
-    run = run_example(tmp_path, "calculator", "--set", "trainer.steps=2", "--set", "trainer.prompts_per_step=4", UPDATES="60")
+    run = run_example(tmp_path, "calculator", "--set", "trainer.steps=2", "--set", "trainer.prompts_per_step=4", UPDATES="100")
     steps, evaluations = lines_of(run)
     assert [line["step"] for line in steps] == [1, 2]
     assert max(line["turns/mean"] for line in steps) > 1
