@@ -128,7 +128,7 @@ absl::StatusOr<int> CheckCaptureDirectory(const CheckFlags& flags) {
                              {"format", format},
                              {"rows", capture.num_completions()},
                              {"groups", capture.num_groups()},
-                             {"drawn_tokens", capture.num_tokens()},
+                             {"drawn_tokens", capture.num_drawn()},
                              {"step", manifest.step},
                              {"model", manifest.model_path},
                              {"findings", ordered_json::array()}};
@@ -137,7 +137,7 @@ absl::StatusOr<int> CheckCaptureDirectory(const CheckFlags& flags) {
       "  %d completions in %d groups, %d drawn tokens, of train step %d\n"
       "  model: %s\n"
       "`tandem drift why` and `tandem drift attribute` read it.\n",
-      flags.path, format, capture.num_completions(), capture.num_groups(), capture.num_tokens(),
+      flags.path, format, capture.num_completions(), capture.num_groups(), capture.num_drawn(),
       manifest.step, manifest.model_path);
   TANDEM_RETURN_IF_ERROR(PrintResult(
       flags.json, table, json.dump(1, ' ', false, ordered_json::error_handler_t::replace)));

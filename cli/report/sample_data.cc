@@ -97,7 +97,12 @@ Json CompletionData(const Json& completion, const SampleLimits& limits) {
                {"proximal", ArrayOrNulls(completion, "proximal_logprobs", shown)},
                {"entropies", ArrayOrNulls(completion, "entropies", shown)},
                {"versions", VersionPerToken(completion, shown)}};
-  if (completion.contains("segments")) data["given"] = GivenPerToken(completion, shown);
+  data["num_drawn"] = num_tokens;
+  if (completion.contains("segments")) {
+    data["given"] = GivenPerToken(completion, shown);
+    const Json all = GivenPerToken(completion, num_tokens);
+    data["num_drawn"] = std::ranges::count(all, Json(false));
+  }
   return data;
 }
 

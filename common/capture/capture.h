@@ -8,6 +8,7 @@
 // capture.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -117,6 +118,9 @@ struct Capture {
   int64_t num_groups() const { return static_cast<int64_t>(group_id.size()); }
   int64_t num_completions() const { return static_cast<int64_t>(group.size()); }
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
+  int64_t num_drawn() const {  // of them, without those that were given between two turns
+    return num_tokens() - std::ranges::count(turn, 0);
+  }
   bool is_drawn(int64_t token) const {
     return turn.empty() || turn[static_cast<size_t>(token)] != 0;
   }

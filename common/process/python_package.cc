@@ -9,7 +9,8 @@
 namespace tandem {
 namespace {
 
-constexpr char kMark[] = "tandem_rl/environments/worker.py";  // a file of the package that is asked for
+constexpr char kMark[] =
+    "tandem_rl/environments/worker.py";  // a file of the package that is asked for
 
 }  // namespace
 
@@ -55,6 +56,20 @@ LineProgram PythonWorkerProgram(const std::string& who, const std::string& modul
   const std::string folder = FindPythonPackageFolder();
   if (!folder.empty()) program.environment.push_back(PythonPathVariable(folder));
   return program;
+}
+
+std::string PythonWorkerAdvice(const LineProcess& process) {
+  const std::string& module = process.command().back();
+  std::string advice = absl::StrCat(" (", process.command()[0], " -m ", module,
+                                    "; the lines before this one may say why");
+  // Neither the checkout that this program was built in nor a prefix is above it.
+  if (FindPythonPackageFolder().empty()) {
+    absl::StrAppend(&advice,
+                    "; if they say that there is no module tandem_rl: this program is "
+                    "outside of its checkout, so install the package for that "
+                    "interpreter, by pip install ./python in the checkout");
+  }
+  return advice + ")";
 }
 
 }  // namespace tandem

@@ -27,4 +27,8 @@ std::string PythonPathVariable(const std::string& folder);
 LineProgram PythonWorkerProgram(const std::string& who, const std::string& module,
                                 const std::string& interpreter, int64_t memory_limit_mib);
 
+// What to do where a program of PythonWorkerProgram ends before its first line: a sentence, in
+// brackets, that names the command.
+std::string PythonWorkerAdvice(const LineProcess& process);
+
 }  // namespace tandem

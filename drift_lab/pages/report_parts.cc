@@ -59,7 +59,7 @@ std::string OpeningText(const std::string& path, const offpolicy::Capture& captu
     absl::StrAppend(&out, "  ", fault, "\n");
   }
   return absl::StrCat(out, path, ": step ", capture.manifest.step, ", ", capture.num_completions(),
-                      " completions in ", capture.num_groups(), " groups, ", capture.num_tokens(),
+                      " completions in ", capture.num_groups(), " groups, ", capture.num_drawn(),
                       " tokens\n");
 }
 
@@ -79,7 +79,7 @@ ordered_json OpeningJson(const char* format, const std::string& path,
           {"injected", capture.manifest.injected},
           {"num_groups", capture.num_groups()},
           {"num_completions", capture.num_completions()},
-          {"num_tokens", capture.num_tokens()},
+          {"num_tokens", capture.num_drawn()},
           {"comparable", findings.empty()},
           {"findings", list}};
 }

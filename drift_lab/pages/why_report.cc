@@ -102,7 +102,7 @@ std::string WhyTable(const WhyReport& report) {
   AppendToDo(why, out);
   const offpolicy::Capture& capture = report.attribution.capture;
   absl::StrAppendFormat(&out, "\n%s: step %d, %d completions, %d tokens\n", report.target.capture,
-                        capture.manifest.step, capture.num_completions(), capture.num_tokens());
+                        capture.manifest.step, capture.num_completions(), capture.num_drawn());
   for (const std::string& fault : capture.manifest.injected) {
     absl::StrAppend(&out, "FAULT INJECTED into this run: ", fault, "\n");
   }

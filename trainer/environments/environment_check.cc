@@ -67,10 +67,8 @@ absl::StatusOr<std::string> LoadEnvironment(LineProcess& process, std::string he
   if (line.ok()) return ReadEnvironmentReady(*line, traceback);
   if (absl::IsCancelled(line.status())) return line.status();
   return absl::Status(line.status().code(),
-                      absl::StrCat(line.status().message(),
-                                   " before it had loaded the environment (", process.command()[0],
-                                   " -m tandem_rl.environments.worker; the lines before this one "
-                                   "may say why)"));
+                      absl::StrCat(line.status().message(), " before it had loaded the environment",
+                                   PythonWorkerAdvice(process)));
 }
 
 absl::StatusOr<std::string> CheckEnvironment(const EnvironmentOptions& options,

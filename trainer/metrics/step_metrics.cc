@@ -177,9 +177,14 @@ void TakeTrainedAdvantages(const PerToken& trained, std::vector<ScoredGroup>* gr
       const std::span<const float> tokens = FindTokens(trained, group.group_id(), i);
       if (tokens.empty()) continue;
       ScoredCompletion* const member = group.mutable_completions(i);
-      member->set_advantage(static_cast<float>(Mean({tokens.begin(), tokens.end()})));
+      const std::vector<int32_t> turns = TurnsOf(member->completion());
+      std::vector<double> drawn;  // given ones have none
+      for (size_t t = 0; t < tokens.size(); ++t) {
+        if (turns[t] > 0) drawn.push_back(tokens[t]);
+      }
+      member->set_advantage(static_cast<float>(Mean(drawn)));
       member->clear_token_advantages();
-      if (std::ranges::adjacent_find(tokens, std::ranges::not_equal_to()) == tokens.end()) continue;
+      if (std::ranges::adjacent_find(drawn, std::ranges::not_equal_to()) == drawn.end()) continue;
       member->mutable_token_advantages()->Add(tokens.begin(), tokens.end());
     }
   }

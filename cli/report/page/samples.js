@@ -5,7 +5,9 @@ function tokenNode(c, t) {
   const text = plainToken(c.tokens[t]);
   const both = isNumber(c.behaviour[t]) && isNumber(c.proximal[t]);
   const delta = both ? c.proximal[t] - c.behaviour[t] : null;
-  const changes = t > 0 && c.versions[t] !== c.versions[t - 1];
+  let before = t - 1;
+  while (before >= 0 && !isNumber(c.versions[before])) --before;  // given tokens have none
+  const changes = before >= 0 && isNumber(c.versions[t]) && c.versions[t] !== c.versions[before];
   const node = el("span", {class: "tok" + (c.given && c.given[t] ? " given" : "") + (/^<\|.*\|>$/.test(text) ? " special" : "") + (changes ? " next" : ""), tabindex: "0"}, visible(text) || "\u2205");
   node.dataset.delta = delta === null ? "" : delta;
   const lines = [`token ${t}: ${JSON.stringify(text)}`, `behaviour log-prob ${number(c.behaviour[t], 6)}`, `proximal log-prob  ${number(c.proximal[t], 6)}`,
@@ -21,7 +23,7 @@ function completionNode(c) {
   const why = [c.finish_reason ? plain(c.finish_reason) : null, c.masked ? `not trained${c.drop_reason ? ": " + plain(c.drop_reason) : ""}` : null].filter(Boolean).join(", ");
   return el("div", {class: "completion" + (c.masked ? " masked" : "")},
     el("div", {class: "facts"}, el("div", {}, "reward ", el("b", {}, number(c.reward))), el("div", {}, "advantage ", el("b", {}, number(c.advantage))),
-      el("div", {}, `${c.num_tokens} tokens${why ? ", " + why : ""}`)),
+      el("div", {}, `${c.num_drawn} tokens${c.num_drawn < c.num_tokens ? ` and ${c.num_tokens - c.num_drawn} given` : ""}${why ? ", " + why : ""}`)),
     el("div", {class: "tokens"}, c.tokens.map((_, t) => tokenNode(c, t)), hidden > 0 ? el("span", {class: "empty"}, ` \u2026 ${hidden} more tokens`) : null));
 }
 

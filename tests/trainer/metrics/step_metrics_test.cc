@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace tandem::trainer {
 namespace {
 
@@ -56,6 +58,25 @@ TEST(StepMetrics, ComeOutAsWorkedByHand) {
   EXPECT_DOUBLE_EQ(line.Get("staleness/max"), 1);
   EXPECT_NE(line.ToJson().find("\"staleness/histogram\":{\"0\":16,\"1\":4}"), std::string::npos);
   EXPECT_EQ(CountTokens(SampledGroups(Trained(Groups()))), 20);
+}
+
+// Tokens 2 to 4 were given between two turns and have no advantage.
+TEST(StepMetrics, AdvantagesAreThoseOfTheTokensThatWereDrawn) {
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  std::vector<ScoredGroup> groups = Groups();
+  auto* const completion = groups[1].mutable_completions(0)->mutable_completion();
+  for (const int tokens : {2, 3, 1}) {
+    auto* const segment = completion->add_segments();
+    segment->set_given(tokens == 3);
+    segment->set_num_tokens(tokens);
+  }
+  TakeTrainedAdvantages({{groups[1].group_id(), {{0.5f, 0.5f, kNone, kNone, kNone, 0.5f}}}},
+                        &groups);
+  EXPECT_EQ(groups[1].completions(0).advantage(), 0.5f);
+  EXPECT_EQ(groups[1].completions(0).token_advantages_size(), 0) << "all are equal";
+  TakeTrainedAdvantages({{groups[1].group_id(), {{0.5f, 1, kNone, kNone, kNone, 3}}}}, &groups);
+  EXPECT_EQ(groups[1].completions(0).advantage(), 1.5f);
+  EXPECT_EQ(groups[1].completions(0).token_advantages(5), 3);
 }
 
 // The completion of six tokens drew two, was given three and drew one, for which it waited 2 s.

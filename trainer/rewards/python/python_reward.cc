@@ -41,9 +41,8 @@ absl::Status StartWorker(const std::vector<PythonFunction>& functions,
     if (status.code() == absl::StatusCode::kCancelled) return status;
     return absl::Status(
         status.code(),
-        absl::StrCat(status.message(), " before it had loaded the functions of reward.python (",
-                     process->command()[0],
-                     " -m tandem_rl.rewards.worker; the lines before this one may say why)"));
+        absl::StrCat(status.message(), " before it had loaded the functions of reward.python",
+                     PythonWorkerAdvice(*process)));
   }
   return ReadPythonReady(*line, traceback);
 }
