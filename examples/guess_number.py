@@ -1,7 +1,7 @@
 """An environment of several turns: the model guesses a number and is told whether the secret one is higher or lower. It is
 played alone with
 
-    tandem environment --python examples/guess_number.py:GuessTheNumber --row '{"secret": 7}' --say 5 --say 7
+    tandem environment examples/guess_number.py:GuessTheNumber --row '{"secret": 7}' --say 5 --say 7
 """
 import random
 import re

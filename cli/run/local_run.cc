@@ -178,12 +178,9 @@ absl::Status CheckInputs(const RunFile& file) {
                                ExitCode::kBadModelOrData);
 }
 
-// Loads the functions in Python of the reward, so that a fault in one is found before the servers
-// have loaded a model.
-absl::Status CheckRewards(const RunFile& file) {
-  TANDEM_ASSIGN_OR_RETURN(const auto rewards,
-                          trainer::RewardFunction::Create(file.trainer().reward));
-  // The first row tells which columns functions get. A fault of it is told where prompts are read.
+// The first row of the data, which tells its columns; empty where it cannot be read, which is told
+// where prompts are.
+std::string FirstRow(const RunFile& file) {
   std::string row;
   const std::vector<std::string> paths = trainer::TrainPaths(file.trainer().data);
   const trainer::DataOptions& data = file.trainer().data;
@@ -192,14 +189,22 @@ absl::Status CheckRewards(const RunFile& file) {
     const auto first = (*reader)->Next();
     if (first.ok() && first->has_value()) row = std::string((*first)->json);
   }
-  return trainer::WithExitCode(rewards->Check(row), ExitCode::kUsage);
+  return row;
+}
+
+// Loads the functions in Python of the reward, so that a fault in one is found before the servers
+// have loaded a model.
+absl::Status CheckRewards(const RunFile& file) {
+  TANDEM_ASSIGN_OR_RETURN(const auto rewards,
+                          trainer::RewardFunction::Create(file.trainer().reward));
+  return trainer::WithExitCode(rewards->Check(FirstRow(file)), ExitCode::kUsage);
 }
 
 // Loads the environment, likewise.
 absl::Status CheckEnvironment(const RunFile& file) {
   const trainer::EnvironmentOptions& environment = file.trainer().environment;
   if (!HasEnvironment(environment)) return absl::OkStatus();
-  return trainer::WithExitCode(trainer::CheckEnvironment(environment, "").status(),
+  return trainer::WithExitCode(trainer::CheckEnvironment(environment, "", FirstRow(file)).status(),
                                ExitCode::kUsage);
 }
 

@@ -104,7 +104,9 @@ absl::StatusOr<EnvironmentReply> ReplyTo(const Ask& ask) {
   auto reply = std::make_shared<std::promise<absl::StatusOr<EnvironmentReply>>>();
   auto future = reply->get_future();
   ask([reply](absl::StatusOr<EnvironmentReply> said) { reply->set_value(std::move(said)); });
-  return future.get();
+  absl::StatusOr<EnvironmentReply> said = future.get();
+  if (said.ok()) return said;
+  return trainer::WithExitCode(said.status(), ExitCode::kBadModelOrData);
 }
 
 absl::Status Play(const PlayFlags& flags) {
@@ -162,11 +164,22 @@ absl::Status Play(const PlayFlags& flags) {
                      result.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
 }
 
+// 2 where the environment cannot be loaded, 3 where it gives no rows.
+absl::StatusOr<std::vector<std::string>> RowsOf(const trainer::EnvironmentOptions& environment,
+                                                int64_t count, int64_t first_seed) {
+  auto rows = trainer::EnvironmentRows(environment, count, first_seed);
+  if (rows.ok()) return rows;
+  const bool is_loaded = absl::IsAborted(rows.status()) ||
+                         absl::IsDeadlineExceeded(rows.status()) ||
+                         absl::IsResourceExhausted(rows.status());
+  return trainer::WithExitCode(rows.status(),
+                               is_loaded ? ExitCode::kBadModelOrData : ExitCode::kUsage);
+}
+
 absl::Status WritePrompts(const PlayFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckOutputFolder(flags.prompts));
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::vector<std::string> rows,
-      trainer::EnvironmentRows(flags.environment, flags.count, static_cast<int64_t>(flags.seed)));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> rows,
+                          RowsOf(flags.environment, flags.count, static_cast<int64_t>(flags.seed)));
   std::string lines;
   for (const std::string& row : rows) absl::StrAppend(&lines, row, "\n");
   TANDEM_RETURN_IF_ERROR(WriteOutputFile(flags.prompts, lines));
@@ -188,9 +201,7 @@ absl::Status PlayOrWrite(PlayFlags& flags) {
   }
   TANDEM_RETURN_IF_ERROR(AsUsageError(trainer::CheckOptions(flags.environment)));
   if (!flags.model.empty()) TANDEM_RETURN_IF_ERROR(FindModel(&flags.model));
-  const absl::Status status = flags.prompts.empty() ? Play(flags) : WritePrompts(flags);
-  if (!absl::IsAborted(status)) return status;
-  return trainer::WithExitCode(status, ExitCode::kBadModelOrData);
+  return flags.prompts.empty() ? Play(flags) : WritePrompts(flags);
 }
 
 void AddKinds(CLI::App* sub, PlayFlags& flags) {

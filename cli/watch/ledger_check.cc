@@ -20,6 +20,15 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+// Tokens of a completion of rollouts/, without those that were given between two turns.
+int64_t NumSampled(const json& completion) {
+  int64_t tokens = std::ssize(completion.value("token_ids", json::array()));
+  for (const json& segment : completion.value("segments", json::array())) {
+    if (segment.at(0) == "given") tokens -= segment.at(1).get<int64_t>();
+  }
+  return tokens;
+}
+
 struct Sums {
   int64_t trained = 0, dropped = 0, completions = 0, trained_completions = 0, tokens = 0,
           trained_tokens = 0;
@@ -274,7 +283,7 @@ class Checker {
     int64_t completions = 0, tokens = 0;
     for (const json& completion : line.value("completions", json::array())) {
       ++completions;
-      tokens += std::ssize(completion.value("token_ids", json::array()));
+      tokens += NumSampled(completion);
     }
     if (line.value("drop_reason", "") != group.reason || completions != group.sums.completions ||
         tokens != group.sums.tokens) {

@@ -139,6 +139,8 @@ TEST(TrainerOptions, AnEnvironmentGoesWithWhatItCanPlay) {
   EXPECT_EQ(refusal([](TrainerOptions&) {}), "");
   EXPECT_THAT(refusal([](TrainerOptions& o) { o.environment.tools = {"a.py:f"}; }),
               HasSubstr("names python and tools"));
+  EXPECT_THAT(refusal([](TrainerOptions& o) { o.environment = {.max_turns = 3}; }),
+              HasSubstr("names no environment"));
   EXPECT_THAT(refusal([](TrainerOptions& o) { o.environment.python = "guess.py"; }),
               HasSubstr("'guess.py' names nothing in Python: want FILE.py:NAME"));
   EXPECT_THAT(refusal([](TrainerOptions& o) {

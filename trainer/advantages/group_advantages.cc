@@ -207,9 +207,13 @@ std::vector<RewardedStep> StepsOf(const ScoredCompletion& member) {
 }
 
 void SetStepAdvantages(std::span<ScoredCompletion* const> members,
-                       const std::vector<int64_t>& lengths, const AdvantageOptions& options) {
+                       const AdvantageOptions& options) {
   std::vector<std::vector<RewardedStep>> steps;
-  for (const ScoredCompletion* const member : members) steps.push_back(StepsOf(*member));
+  std::vector<int64_t> lengths;  // given tokens included, as the ends of steps are
+  for (const ScoredCompletion* const member : members) {
+    steps.push_back(StepsOf(*member));
+    lengths.push_back(member->completion().token_ids_size());
+  }
   const auto advantages = StepAdvantages(steps, lengths, options);
   for (size_t i = 0; i < members.size(); ++i) {
     const std::vector<int32_t> turns = TurnsOf(members[i]->completion());
@@ -350,7 +354,7 @@ absl::Status ScoreGroup(std::span<const Reward> rewards,
   const std::vector<ScoredCompletion*> members = Counted(group);
   counted = RewardsOf(members, *group);
   if (has_steps && NormalisesSteps(options.kind)) {
-    SetStepAdvantages(members, counted.lengths, options);
+    SetStepAdvantages(members, options);
     return absl::OkStatus();
   }
   const std::vector<float> advantages = ComputeAdvantages(counted, options);

@@ -7,6 +7,7 @@
 
 #include "common/base/status_macros.h"
 #include "proto/experience.pb.h"
+#include "trainer/experience/drawn_tokens.h"
 #include "trainer/rewards/rewards.h"
 
 namespace tandem::trainer {
@@ -56,8 +57,11 @@ absl::StatusOr<std::vector<std::vector<RewardedStep>>> FindStepTokens(
       if (reward.token_rewards[t] != 0)
         by_end[static_cast<int64_t>(t) + 1] += reward.token_rewards[t];
     }
-    // Without it the last rewarded token would be that of the whole rest of the completion.
-    if (!reward.token_rewards.empty()) by_end[ids.size()] += 0;
+    // Each turn is a step, rewarded or not. Without the last one's end the last rewarded token would
+    // be that of the whole rest of the completion.
+    if (!reward.token_rewards.empty()) {
+      for (const int32_t end : TurnEnds(group.completions(i).completion())) by_end[end] += 0;
+    }
     for (const StepReward& step : reward.steps) {
       TANDEM_ASSIGN_OR_RETURN(
           const int64_t end,

@@ -23,7 +23,7 @@ namespace {
 constexpr double kLoadSeconds = 300;
 
 // Does `work` with a process that has loaded the environment, on a thread of its own.
-absl::Status WithProcess(const EnvironmentOptions& options, const std::string& chat_template,
+absl::Status WithProcess(const EnvironmentOptions& options, const std::string& hello,
                          const std::function<absl::Status(LineProcess&, std::string tools)>& work) {
   absl::Status status;
   std::thread([&] {
@@ -31,7 +31,7 @@ absl::Status WithProcess(const EnvironmentOptions& options, const std::string& c
     EndSign never;
     LineProcess process(EnvironmentProgram(options), &never);
     std::string traceback;
-    auto tools = LoadEnvironment(process, EnvironmentHello(options, chat_template), &traceback);
+    auto tools = LoadEnvironment(process, hello, &traceback);
     status = tools.ok() ? work(process, *std::move(tools)) : tools.status();
     if (!traceback.empty()) {
       status = absl::Status(status.code(), absl::StrCat(status.message(), "\n", traceback));
@@ -72,29 +72,32 @@ absl::StatusOr<std::string> LoadEnvironment(LineProcess& process, std::string he
 }
 
 absl::StatusOr<std::string> CheckEnvironment(const EnvironmentOptions& options,
-                                             const std::string& chat_template) {
+                                             const std::string& chat_template,
+                                             const std::string& row_json) {
   std::string tools;
-  TANDEM_RETURN_IF_ERROR(WithProcess(options, chat_template, [&](LineProcess&, std::string have) {
-    tools = std::move(have);
-    return absl::OkStatus();
-  }));
+  TANDEM_RETURN_IF_ERROR(WithProcess(options, EnvironmentHello(options, chat_template, row_json),
+                                     [&](LineProcess&, std::string have) {
+                                       tools = std::move(have);
+                                       return absl::OkStatus();
+                                     }));
   return tools;
 }
 
 absl::StatusOr<std::vector<std::string>> EnvironmentRows(const EnvironmentOptions& options,
                                                          int64_t count, int64_t first_seed) {
   std::vector<std::string> rows;
-  TANDEM_RETURN_IF_ERROR(WithProcess(options, "", [&](LineProcess& process, const std::string&) {
-    std::string unsent = RowsLine(count, first_seed);
-    for (;;) {
-      TANDEM_ASSIGN_OR_RETURN(
-          const std::string line,
-          process.NextLine(&unsent, MonotonicSeconds() + options.step_timeout_seconds));
-      TANDEM_ASSIGN_OR_RETURN(std::optional<std::string> row, ReadRow(line));
-      if (!row.has_value()) return absl::OkStatus();
-      rows.push_back(*std::move(row));
-    }
-  }));
+  TANDEM_RETURN_IF_ERROR(WithProcess(
+      options, EnvironmentHello(options, ""), [&](LineProcess& process, const std::string&) {
+        std::string unsent = RowsLine(count, first_seed);
+        for (;;) {
+          TANDEM_ASSIGN_OR_RETURN(
+              const std::string line,
+              process.NextLine(&unsent, MonotonicSeconds() + options.step_timeout_seconds));
+          TANDEM_ASSIGN_OR_RETURN(std::optional<std::string> row, ReadRow(line));
+          if (!row.has_value()) return absl::OkStatus();
+          rows.push_back(*std::move(row));
+        }
+      }));
   return rows;
 }
 

@@ -29,9 +29,11 @@ absl::StatusOr<std::string> LoadEnvironment(LineProcess& process, std::string he
                                             std::string* traceback);
 
 // Loads the environment in a process that ends with the call. Returns its tools. Errors as
-// LoadEnvironment, with the traceback.
+// LoadEnvironment, with the traceback. `row_json`: a line of the data, whose columns a reset may ask
+// for; empty: unknown.
 absl::StatusOr<std::string> CheckEnvironment(const EnvironmentOptions& options,
-                                             const std::string& chat_template);
+                                             const std::string& chat_template,
+                                             const std::string& row_json = "");
 
 // `data` with the tools of the environment, which is loaded for that, in front of each prompt. `data`
 // alone where there is no environment.

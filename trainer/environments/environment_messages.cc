@@ -54,7 +54,8 @@ std::optional<double> FiniteNumber(const ordered_json& value) {
 
 }  // namespace
 
-std::string EnvironmentHello(const EnvironmentOptions& options, std::string_view chat_template) {
+std::string EnvironmentHello(const EnvironmentOptions& options, std::string_view chat_template,
+                             std::string_view row_json) {
   ordered_json environment;
   if (!options.tools.empty()) {
     environment = {{"kind", "tools"}, {"specs", options.tools}};
@@ -70,7 +71,8 @@ std::string EnvironmentHello(const EnvironmentOptions& options, std::string_view
   return JsonLine({{"environment", std::move(environment)},
                    {"kwargs", std::move(kwargs)},
                    {"chat_template", chat_template},
-                   {"max_turns", options.max_turns}});
+                   {"max_turns", options.max_turns},
+                   {"row", JsonOrNull(row_json)}});
 }
 
 absl::StatusOr<std::string> ReadEnvironmentReady(std::string_view line, std::string* traceback) {
@@ -109,6 +111,12 @@ std::string StepLine(int64_t episode, const TurnText& turn) {
                    {"finish_reason", turn.was_cut ? "length" : "stop"},
                    {"is_last", turn.is_last}});
 }
+
+std::string FinishLine(int64_t episode, int32_t turn) {
+  return JsonLine({{"finish", episode}, {"turn", turn}});
+}
+
+std::string EndLine() { return JsonLine({{"end", true}}); }
 
 std::string CloseLine(int64_t episode) { return JsonLine({{"close", episode}}); }
 

@@ -1,7 +1,7 @@
 // What the trainer and a process that plays environments (python/tandem_rl/environments/worker.py)
 // say to each other, a JSON object a line:
 //   -> {"environment":{"kind":"python","spec":"guess.py:Guess"},"kwargs":{..},
-//       "chat_template":"..","max_turns":8}                                     once
+//       "chat_template":"..","max_turns":8,"row":{..}}                          once
 //   <- {"ready":true,"tools":[{..}]}                  or {"error":"..","traceback":".."}
 //   -> {"open":12,"row":{..},"prompt":"..","seed":5,
 //       "history":[{"text":"..","messages":[..]}]}    an episode begins
@@ -9,7 +9,10 @@
 //   -> {"step":12,"turn":1,"text":"..","finish_reason":"stop","is_last":false}
 //   <- {"episode":12,"turn":1,"messages":[..],"reward":0.5,"done":false,"info":{"name":1.0},
 //       "seconds":0.01}                               or with "error" and "traceback" of the episode
+//   -> {"finish":12,"turn":1}                         what answered this turn has no room, so that no
+//                                                     turn follows; the reply is as that to a step
 //   -> {"close":12}                                   it is over; no reply
+//   -> {"end":true}                                   the process closes what is open, and ends
 //   -> {"rows":{"count":200,"first_seed":0}}
 //   <- {"row":{..}} for each, then {"rows":200}       or {"error":".."}
 // An episode is sent nothing while it owes a reply. `history`: the turns of one that was played in a
@@ -30,8 +33,10 @@
 
 namespace tandem::trainer {
 
-// `chat_template`: of the model, in whose format it calls tools; may be empty.
-std::string EnvironmentHello(const EnvironmentOptions& options, std::string_view chat_template);
+// `chat_template`: of the model, in whose format it calls tools; may be empty. `row_json`: a line of
+// the data, from which the process knows the columns; empty: unknown.
+std::string EnvironmentHello(const EnvironmentOptions& options, std::string_view chat_template,
+                             std::string_view row_json = {});
 
 // The schemas of the environment's tools, a JSON array; empty: it has none.
 //   FAILED_PRECONDITION  the process reports why it cannot play; `*traceback` is the whole
@@ -61,6 +66,8 @@ struct TurnText {
   bool is_last = false;  // no other turn can follow
 };
 std::string StepLine(int64_t episode, const TurnText& turn);
+std::string FinishLine(int64_t episode, int32_t turn);
+std::string EndLine();
 std::string CloseLine(int64_t episode);
 std::string RowsLine(int64_t count, int64_t first_seed);
 

@@ -75,6 +75,15 @@ absl::Status CheckOptions(const EnvironmentOptions& options) {
     return InvalidArgument("trainer.environment names ", absl::StrJoin(kinds, " and "),
                            ": one environment plays a completion, so name one");
   }
+  const EnvironmentOptions usual;
+  const bool sets_more = !options.kwargs.empty() || options.max_turns != usual.max_turns ||
+                         options.max_completion_tokens != usual.max_completion_tokens ||
+                         options.turn_rewards != usual.turn_rewards;
+  if (kinds.empty() && sets_more) {
+    return InvalidArgument(
+        "trainer.environment has options and names no environment: name one in python, tools, "
+        "openenv or verifiers");
+  }
   std::vector<std::string> specs = options.tools;
   if (!options.python.empty()) specs.push_back(options.python);
   for (const std::string& spec : specs) {

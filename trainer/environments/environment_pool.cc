@@ -62,11 +62,16 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
         .turn = turn.turn, .text = turn.text, .was_cut = turn.was_cut, .is_last = turn.is_last};
     // Weakly: a group that nobody waits for ends, and closes its episodes.
     worker->Step(number, std::move(text),
-                 [self = weak_from_this(), number, turn = std::move(turn),
-                  reply = std::move(reply)](absl::StatusOr<EnvironmentReply> said) {
+                 [self = weak_from_this(), worker, number, turn = std::move(turn),
+                  reply = std::move(reply)](absl::StatusOr<EnvironmentReply> said) mutable {
                    const auto group = self.lock();
                    if (group == nullptr) return reply(Cancelled("the group has ended"));
-                   reply(group->Answer(number, turn, std::move(said)));
+                   auto answer = group->Answer(number, turn, std::move(said));
+                   if (answer.ok() && answer->has_no_room) {
+                     return group->Finish(worker, number, turn, std::move(reply));
+                   }
+                   reply(answer.ok() ? absl::StatusOr<TurnAnswer>(std::move(answer->answer))
+                                     : answer.status());
                  });
   }
 
@@ -88,9 +93,37 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
     ordered_json messages = ordered_json::array();
   };
 
+  struct Answered {
+    TurnAnswer answer;
+    bool has_no_room = false;  // what the environment said does not fit
+  };
+
+  // The turn is the last one after all, and the environment says what the episode is worth.
+  void Finish(EnvironmentWorker* worker, int64_t number, const PlayedTurn& turn, Reply reply) {
+    worker->Finish(number, turn.turn,
+                   [self = weak_from_this(), number, index = turn.index,
+                    reply = std::move(reply)](const absl::StatusOr<EnvironmentReply>& said) {
+                     const auto group = self.lock();
+                     if (group == nullptr) return reply(Cancelled("the group has ended"));
+                     reply(group->TakeEnd(number, index, said));
+                   });
+  }
+
+  absl::StatusOr<TurnAnswer> TakeEnd(int64_t number, int32_t index,
+                                     const absl::StatusOr<EnvironmentReply>& said) {
+    MutexLock lock(&mu_);
+    One& one = episodes_.at(index);
+    if (one.number != number) return Cancelled("the episode began anew");
+    if (!said.ok()) return one.outcome.failure = said.status();
+    one.outcome.turn_rewards.back() += said->reward.value_or(0);
+    one.outcome.seconds += said->seconds;
+    AddInfo(said->info, &one.outcome);
+    return TurnAnswer{};
+  }
+
   // Notes what the environment said of a turn, and makes the ids that follow it.
-  absl::StatusOr<TurnAnswer> Answer(int64_t number, const PlayedTurn& turn,
-                                    absl::StatusOr<EnvironmentReply> said) {
+  absl::StatusOr<Answered> Answer(int64_t number, const PlayedTurn& turn,
+                                  absl::StatusOr<EnvironmentReply> said) {
     MutexLock lock(&mu_);
     One& one = episodes_.at(turn.index);
     if (one.number != number) return Cancelled("the episode began anew");
@@ -104,7 +137,7 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
     outcome.is_per_turn = pool_->options_.turn_rewards == TurnRewards::kPerTurn;
     outcome.seconds += said->seconds;
     AddInfo(said->info, &outcome);
-    if (said->done || turn.is_last) return TurnAnswer{};
+    if (said->done || turn.is_last) return Answered{};
     absl::StatusOr<std::vector<int32_t>> ids =
         pool_->template_.IdsAfter(kAnyConversation, said->messages_json, turn.ended_by_token);
     if (!ids.ok()) {
@@ -114,12 +147,12 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
     // There is no room for the answer and a token behind it.
     if (std::ssize(*ids) > turn.num_tokens_left) {
       AddInfo({{kOutOfTokens, 1}}, &outcome);
-      return TurnAnswer{};
+      return Answered{.has_no_room = true};
     }
     for (ordered_json& message : ordered_json::parse(said->messages_json)) {
       one.messages.push_back(std::move(message));
     }
-    return TurnAnswer{*std::move(ids)};
+    return Answered{.answer = {*std::move(ids)}};
   }
 
   // Of a number that several turns have, the last one stands.

@@ -5,13 +5,14 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "trainer/environments/environment_check.h"
 
 namespace tandem::trainer {
 namespace {
 
-constexpr int kMostEnds = 2;  // of processes, that one episode may cause
+constexpr int kMostEnds = 2;  // of processes, while one episode was at work
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -47,6 +48,14 @@ void EnvironmentWorker::Open(int64_t episode, EpisodeStart start, Done opened) {
 }
 
 void EnvironmentWorker::Step(int64_t episode, TurnText turn, Done done) {
+  Ask(episode, std::move(turn), /*finishes=*/false, std::move(done));
+}
+
+void EnvironmentWorker::Finish(int64_t episode, int32_t turn, Done done) {
+  Ask(episode, {.turn = turn}, /*finishes=*/true, std::move(done));
+}
+
+void EnvironmentWorker::Ask(int64_t episode, TurnText turn, bool finishes, Done done) {
   absl::Status failure;
   {
     MutexLock lock(&mu_);
@@ -58,6 +67,7 @@ void EnvironmentWorker::Step(int64_t episode, TurnText turn, Done done) {
       episodes_.erase(found);
     } else {
       found->second.step = std::move(turn);
+      found->second.finishes = finishes;
       found->second.done = std::move(done);
       changed_.NotifyAll();
     }
@@ -85,9 +95,10 @@ void EnvironmentWorker::Cancel() {
     MutexLock lock(&mu_);
     cancelled_ = true;
     FailAll(Cancelled("the run ends"), &calls);
+    episodes_.clear();
+    if (is_loading_) end_.Give();
     changed_.NotifyAll();
   }
-  end_.Give();
   process_.Wake();
   for (const auto& call : calls) call();
 }
@@ -120,8 +131,17 @@ bool EnvironmentWorker::Episode::has_work() const {
 absl::Status EnvironmentWorker::StartProcess() {
   if (process_.is_running()) return absl::OkStatus();
   unsent_.clear();
+  {
+    MutexLock lock(&mu_);
+    if (cancelled_) return Cancelled("the run ends");
+    is_loading_ = true;
+  }
   std::string traceback;
   const absl::Status status = LoadEnvironment(process_, hello_, &traceback).status();
+  {
+    MutexLock lock(&mu_);
+    is_loading_ = false;
+  }
   if (!status.ok() && !absl::IsCancelled(status)) raised_(status, traceback);
   return status;
 }
@@ -149,7 +169,8 @@ void EnvironmentWorker::SendTo(int64_t number, Episode& episode) {
     episode.deadline =
         due + options_.step_timeout_seconds * static_cast<double>(episode.history.size());
   } else if (episode.state == State::kIdle && episode.step.has_value()) {
-    unsent_ += StepLine(number, *episode.step);
+    unsent_ +=
+        episode.finishes ? FinishLine(number, episode.step->turn) : StepLine(number, *episode.step);
     episode.state = State::kPlaying;
     episode.deadline = due;
   }
@@ -182,7 +203,7 @@ void EnvironmentWorker::TakeReply(EnvironmentReply reply, Episode& episode, Call
     calls->push_back([call = std::exchange(episode.opened, {}), reply] { call(reply); });
     return;
   }
-  episode.history.push_back({episode.step->text, reply.messages_json});
+  if (!episode.finishes) episode.history.push_back({episode.step->text, reply.messages_json});
   episode.step.reset();
   calls->push_back(
       [call = std::exchange(episode.done, {}), reply = std::move(reply)] { call(reply); });
@@ -236,10 +257,15 @@ void EnvironmentWorker::Lose(const absl::Status& why) {
     }
     // Over a limit once is over it again.
     const bool is_limit = absl::IsDeadlineExceeded(why) || absl::IsResourceExhausted(why);
+    for (const int64_t number : at_work) ++episodes_.at(number).num_ends;
     if (at_work.size() == 1) {
-      const bool fails = ++episodes_.at(at_work[0]).num_ends >= kMostEnds || is_limit;
+      const bool fails = episodes_.at(at_work[0]).num_ends >= kMostEnds || is_limit;
       if (fails) culprits = at_work;
     }
+    log::Warning("a process that plays the environment is started over; what it played begins anew",
+                 {{"reason", std::string(why.message())},
+                  {"episodes", static_cast<int64_t>(episodes_.size())},
+                  {"at_work", static_cast<int64_t>(at_work.size())}});
     for (const int64_t number : culprits) Fail(number, Limit(why), &calls);
     if (culprits.empty()) suspects_.assign(at_work.begin(), at_work.end());
     closed_.clear();
@@ -273,6 +299,17 @@ void EnvironmentWorker::Run() {
       Lose(line.status());
     }
   }
+  EndProcess();
+}
+
+// Lets the process close what is open. What it writes meanwhile is of no use any more.
+void EnvironmentWorker::EndProcess() {
+  if (!process_.is_running()) return;
+  std::string unsent = std::exchange(unsent_, {}) + EndLine();
+  const double deadline = MonotonicSeconds() + kCloseSeconds;
+  absl::Status status;
+  while (status.ok() || absl::IsAborted(status))
+    status = process_.NextLine(&unsent, deadline).status();
   process_.Stop();
 }
 

@@ -28,6 +28,9 @@
 
 namespace tandem::trainer {
 
+// How long a process may take to close the episodes that are open when a run ends.
+inline constexpr double kCloseSeconds = 10;
+
 // Thread-safe. The thread starts with the first episode.
 class EnvironmentWorker {
  public:
@@ -44,7 +47,7 @@ class EnvironmentWorker {
 
   // `options` must outlive it.
   EnvironmentWorker(const EnvironmentOptions& options, std::string chat_template, Raised raised);
-  ~EnvironmentWorker();  // Cancel, then joins
+  ~EnvironmentWorker();  // Cancel, then joins: waits for the process, for kCloseSeconds at most
   EnvironmentWorker(const EnvironmentWorker&) = delete;
   EnvironmentWorker& operator=(const EnvironmentWorker&) = delete;
 
@@ -56,9 +59,14 @@ class EnvironmentWorker {
   // the episode is closed before. After an error the episode is over.
   void Step(int64_t episode, TurnText turn, Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // What answered `turn`, the last one, cannot be given to the model: the episode is over after it,
+  // and the reply says what it is worth. `done` as that of Step.
+  void Finish(int64_t episode, int32_t turn, Done done) ABSL_LOCKS_EXCLUDED(mu_);
+
   void Close(int64_t episode) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Answers what is open with CANCELLED, and what comes later at once. Does not wait.
+  // Answers what is open with CANCELLED, and what comes later at once. Does not wait: the process is
+  // told to close its episodes, and is waited for by the destructor.
   void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -73,11 +81,12 @@ class EnvironmentWorker {
     Done opened;  // empty once called
     std::vector<AnsweredTurn> history;
     State state = State::kAway;
-    std::optional<TurnText> step;
+    std::optional<TurnText> step;  // that it is to be told of
+    bool finishes = false;         // `step` was answered, and nothing follows it
     Done done;
     double deadline = 0;   // MonotonicSeconds, while the process owes a reply
     absl::Status failure;  // it is over, and nobody has been told yet
-    int num_ends = 0;      // of processes, while it alone was at work
+    int num_ends = 0;      // of processes, while it was at work
     bool is_at_work() const { return state == State::kOpening || state == State::kPlaying; }
     bool has_work() const;  // for the thread
   };
@@ -85,9 +94,11 @@ class EnvironmentWorker {
   // Calls of Done that are made without the lock.
   using Calls = std::vector<std::function<void()>>;
 
+  void Ask(int64_t episode, TurnText turn, bool finishes, Done done) ABSL_LOCKS_EXCLUDED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  void EndProcess();
   bool WaitForWork() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status StartProcess();
+  absl::Status StartProcess() ABSL_LOCKS_EXCLUDED(mu_);
   // Appends to `unsent_` what episodes are to be told now, and returns when the first reply is due.
   double Send() ABSL_LOCKS_EXCLUDED(mu_);
   void SendTo(int64_t number, Episode& episode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -113,6 +124,7 @@ class EnvironmentWorker {
   Mutex mu_;
   CondVar changed_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  bool is_loading_ ABSL_GUARDED_BY(mu_) = false;  // the process
   Episodes episodes_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> closed_ ABSL_GUARDED_BY(mu_);  // that the process is not told of yet
   // Episodes of which one may have ended the last process: they are played one by one, the first

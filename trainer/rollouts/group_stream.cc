@@ -2,8 +2,13 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <deque>
+#include <limits>
 #include <map>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
@@ -37,25 +42,38 @@ class Answers : public std::enable_shared_from_this<Answers> {
         group_id_(request.group_id()),
         context_(context) {}
 
-  // The turn has been played, and its answer goes to the server, unless nothing can follow it.
-  void Play(TurnPlayer& player, PlayedTurn turn) ABSL_LOCKS_EXCLUDED(mu_) {
+  // Plays a turn when those of its completion before it were answered. The answer goes to the
+  // server, unless the completion has ended.
+  void Play(TurnPlayer& player, PlayedTurn turn, bool has_ended) ABSL_LOCKS_EXCLUDED(mu_) {
     {
       MutexLock lock(&mu_);
       ++num_open_;
-      num_played_[turn.index] = turn.turn;
+      Turns& turns = turns_[turn.index];
+      turns.num_asked = turn.turn;
+      turns.has_ended |= has_ended;
+      turns.waiting.push_back(std::move(turn));
+      if (std::exchange(turns.is_played, true)) return;
+      turn = std::move(turns.waiting.front());
+      turns.waiting.pop_front();
     }
-    const int32_t index = turn.index, number = turn.turn;
-    const bool is_last = turn.is_last;
-    player.Play(std::move(turn), [answers = shared_from_this(), index, number,
-                                  is_last](const absl::StatusOr<TurnAnswer>& answer) {
-      if (!is_last) answers->Send(index, number, answer);
-      answers->CountReply();
-    });
+    PlayNow(player, std::move(turn));
   }
 
-  int32_t NumPlayed(int32_t index) ABSL_LOCKS_EXCLUDED(mu_) {
+  // Whether what was answered is what stands in the completion: a server may have had its answers
+  // before this call, from a trainer that ended since.
+  bool IsAnsweredSo(const rollout::v1::Completion& completion) ABSL_LOCKS_EXCLUDED(mu_) {
+    std::vector<int32_t> given;
+    const std::vector<int32_t> turns = TurnsOf(completion);
+    for (size_t t = 0; t < turns.size(); ++t) {
+      if (turns[t] == 0) given.push_back(completion.token_ids(static_cast<int>(t)));
+    }
     MutexLock lock(&mu_);
-    return num_played_[index];
+    return given == turns_[completion.index()].answers;
+  }
+
+  int32_t NumAsked(int32_t index) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    return turns_[index].num_asked;
   }
 
   void WaitForReplies() ABSL_LOCKS_EXCLUDED(mu_) {
@@ -71,6 +89,54 @@ class Answers : public std::enable_shared_from_this<Answers> {
   }
 
  private:
+  // Of one completion.
+  struct Turns {
+    int32_t num_asked = 0;
+    bool is_played = false;  // one of them is
+    bool has_ended = false;  // the completion came whole
+    std::deque<PlayedTurn> waiting;
+    std::vector<int32_t> answers;  // ids, of all turns
+  };
+
+  void PlayNow(TurnPlayer& player, PlayedTurn turn) {
+    const int32_t index = turn.index, number = turn.turn;
+    const bool is_last = turn.is_last;
+    player.Play(std::move(turn), [answers = shared_from_this(), &player, index, number,
+                                  is_last](absl::StatusOr<TurnAnswer> answer) {
+      if (answer.ok() && is_last) answer->token_ids.clear();
+      answers->TakeReply(player, index, number, answer);
+    });
+  }
+
+  // The next turn of the completion is played; none after a failure.
+  void TakeReply(TurnPlayer& player, int32_t index, int32_t turn,
+                 const absl::StatusOr<TurnAnswer>& answer) ABSL_LOCKS_EXCLUDED(mu_) {
+    std::optional<PlayedTurn> next;
+    bool has_ended = false;
+    {
+      MutexLock lock(&mu_);
+      Turns& turns = turns_[index];
+      has_ended = turns.has_ended;
+      if (answer.ok()) {
+        turns.answers.insert(turns.answers.end(), answer->token_ids.begin(),
+                             answer->token_ids.end());
+      }
+      if (answer.ok() && !turns.waiting.empty()) {
+        next = std::move(turns.waiting.front());
+        turns.waiting.pop_front();
+      } else {
+        num_open_ -= std::ssize(turns.waiting);
+        turns.waiting.clear();
+        turns.is_played = false;
+      }
+    }
+    if (!has_ended) Send(index, turn, answer);
+    if (next.has_value()) PlayNow(player, *std::move(next));
+    MutexLock lock(&mu_);
+    --num_open_;
+    changed_.NotifyAll();
+  }
+
   struct Call {
     grpc::ClientContext context;
     ContinueCompletionRequest request;
@@ -132,12 +198,6 @@ class Answers : public std::enable_shared_from_this<Answers> {
     context_->TryCancel();
   }
 
-  void CountReply() ABSL_LOCKS_EXCLUDED(mu_) {
-    MutexLock lock(&mu_);
-    --num_open_;
-    changed_.NotifyAll();
-  }
-
   const std::unique_ptr<RolloutService::Stub> stub_;
   const rpc::CallerChannel* const caller_;  // valid until Close
   const std::string run_id_;
@@ -147,8 +207,8 @@ class Answers : public std::enable_shared_from_this<Answers> {
   CondVar changed_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_);  // of the group's call; null once it ended
   absl::Status refused_ ABSL_GUARDED_BY(mu_);
-  int64_t num_open_ ABSL_GUARDED_BY(mu_) = 0;                   // turns without a reply
-  std::map<int32_t, int32_t> num_played_ ABSL_GUARDED_BY(mu_);  // turns, by completion
+  int64_t num_open_ ABSL_GUARDED_BY(mu_) = 0;            // turns without a reply
+  std::map<int32_t, Turns> turns_ ABSL_GUARDED_BY(mu_);  // by index of the completion
 };
 
 PlayedTurn MakePlayedTurn(const rollout::v1::Turn& turn) {
@@ -159,14 +219,41 @@ PlayedTurn MakePlayedTurn(const rollout::v1::Turn& turn) {
           .num_tokens_left = turn.num_tokens_left()};
 }
 
-// The last turn of a completion that no turn can follow.
-PlayedTurn LastTurnOf(const rollout::v1::Completion& completion) {
-  return {.index = completion.index(),
-          .turn = static_cast<int32_t>(NumTurns(completion)),
-          .text = std::string(LastTurnText(completion)),
-          .ended_by_token = completion.finish_reason() == rollout::v1::FINISH_REASON_STOP,
-          .was_cut = IsTruncated(completion),
-          .is_last = true};
+// The turns of a whole completion from turn `first` on: the last one, which no turn can follow, and
+// before it those that the server did not send.
+std::vector<PlayedTurn> TurnsFrom(const rollout::v1::Completion& completion, int32_t first) {
+  std::vector<PlayedTurn> turns;
+  int32_t turn = 0;
+  for (const rollout::v1::Segment& segment : completion.segments()) {
+    if (segment.given() || ++turn < first) continue;
+    turns.push_back({.index = completion.index(),
+                     .turn = turn,
+                     .text = segment.text(),
+                     .ended_by_token = true,
+                     .num_tokens_left = std::numeric_limits<int32_t>::max()});
+  }
+  if (!HasTurns(completion)) {
+    turns.push_back({.index = completion.index(), .turn = 1, .text = completion.text()});
+  }
+  turns.back().ended_by_token = completion.finish_reason() == rollout::v1::FINISH_REASON_STOP;
+  turns.back().was_cut = IsTruncated(completion);
+  turns.back().is_last = true;
+  return turns;
+}
+
+// What became of a completion. Masks the rewards of an environment that played another episode than
+// the one that the completion is of.
+std::shared_ptr<const Episode> OutcomeOf(TurnPlayer& player, Answers& answers,
+                                         const rollout::v1::Completion& completion) {
+  auto outcome = player.Outcome(completion);
+  const bool was_stopped = completion.finish_reason() == rollout::v1::FINISH_REASON_STOPPED_EARLY;
+  if (!outcome->failure.ok() || was_stopped || answers.IsAnsweredSo(completion)) return outcome;
+  auto failed = std::make_shared<Episode>(*outcome);
+  failed->failure = Aborted(
+      "the environment did not repeat itself: the server had the completion already, and its turns "
+      "were answered otherwise: make reset and step depend on the seed, the row and the turns "
+      "alone");
+  return failed;
 }
 
 }  // namespace
@@ -187,9 +274,13 @@ grpc::Status ReadGroup(const GroupCall& call, const GenerateGroupRequest& reques
     if (response.has_completion() && checked->ok()) {
       const rollout::v1::Completion& completion = response.completion();
       *checked = CheckCompletion(request, completion);
-      if (checked->ok() && answers != nullptr &&
-          answers->NumPlayed(completion.index()) < NumTurns(completion)) {
-        answers->Play(*call.player, LastTurnOf(completion));
+      if (checked->ok() && answers != nullptr) {
+        const int32_t asked = answers->NumAsked(completion.index());
+        if (asked < NumTurns(completion)) {
+          for (PlayedTurn& turn : TurnsFrom(completion, asked + 1)) {
+            answers->Play(*call.player, std::move(turn), /*has_ended=*/true);
+          }
+        }
       }
       group->completions.push_back(std::move(*response.mutable_completion()));
     } else if (response.has_done()) {
@@ -204,7 +295,7 @@ grpc::Status ReadGroup(const GroupCall& call, const GenerateGroupRequest& reques
         context->TryCancel();
         continue;
       }
-      answers->Play(*call.player, MakePlayedTurn(response.turn()));
+      answers->Play(*call.player, MakePlayedTurn(response.turn()), /*has_ended=*/false);
     }
   }
   grpc::Status status = reader->Finish();
@@ -220,7 +311,7 @@ grpc::Status ReadGroup(const GroupCall& call, const GenerateGroupRequest& reques
   if (answers != nullptr && status.ok() && checked->ok()) {
     answers->WaitForReplies();
     for (const rollout::v1::Completion& completion : group->completions) {
-      group->episodes[completion.index()] = call.player->Outcome(completion);
+      group->episodes[completion.index()] = OutcomeOf(*call.player, *answers, completion);
     }
   }
   return status;

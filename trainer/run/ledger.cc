@@ -45,11 +45,10 @@ struct Sums {
 Sums SumsOf(const ScoredGroup& group, bool is_trained) {
   Sums sums;
   for (const ScoredCompletion& member : group.completions()) {
-    const int64_t tokens = member.completion().token_ids_size();
     const bool counts = is_trained && !member.masked();
     ++sums.completions;
     sums.trained_completions += counts;
-    sums.tokens += tokens;
+    sums.tokens += NumDrawn(member.completion());
     sums.trained_tokens += counts ? NumDrawn(member.completion()) : 0;
   }
   return sums;

@@ -56,6 +56,11 @@ class Episode(ABC):
     @abstractmethod
     async def step(self, turn: Turn) -> Reply: ...
 
+    async def finish(self) -> Reply:
+        """What the last turn was answered with does not fit into the tokens that are left: no turn follows. The reply has the
+        reward that is still to come, and no message."""
+        return Reply([], None, True)
+
     async def close(self) -> None:
         """Called once, also after an error or in the middle of a step that was given up."""
 

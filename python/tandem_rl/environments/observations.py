@@ -46,11 +46,18 @@ def messages_of(observation: Any, what: str) -> list[Json]:
     return [_message(observation, what)]
 
 
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
+
+
 def reward_of(value: Any, what: str) -> float | None:
     value = _plain(value)
     if value is None:
         return None
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+    if not isinstance(value, numbers.Real) or not _is_finite(value):
         raise EpisodeError(f"{what} is {_shown(value)}: want a finite number, or None where there is no reward")
     return float(value)
 
@@ -67,7 +74,7 @@ def metrics_of(info: Any) -> dict[str, float]:
     read: dict[str, float] = {}
     for name, value in info.items() if isinstance(info, Mapping) else ():
         value = _plain(value)
-        if isinstance(value, numbers.Real) and math.isfinite(value):
+        if isinstance(value, numbers.Real) and _is_finite(value):
             read[str(name)] = float(value)
     return read
 

@@ -95,12 +95,38 @@ class PythonEnvironment(Environment):
         self.file = file_of(value)
         self.make = _constructor(spec, value, args or [], given or {}, kwargs)
         self.chat_template = chat_template
+        self.reset: Callable[..., Any] | None = None  # of the class, without self
+        if inspect.isclass(value):
+            reset: Any = getattr(value, "reset")  # noqa: B009  it was checked
+            self.reset = functools.partial(reset, None) if inspect.isfunction(reset) else reset
         if inspect.isclass(value) and _is_trl(value):
             style_of_tools(chat_template)
             self.tools = [tool_of(getattr(value, name), f"{spec}.{name}").schema for name in _tool_names(value)]
 
+    def check_row(self, row: Json) -> None:
+        """Raises LoadError if reset needs what a row of the data does not have. Nothing is known of a function's objects."""
+        if self.reset is None:
+            return
+        missing = _missing_of_reset(self.reset, row)
+        if missing:
+            raise LoadError(f"{self.spec}: {_needs(missing, 'reset', row)}")
+
     def open(self, row: Json, seed: int) -> Episode:
         return PythonEpisode(self, row, seed)
+
+
+def _missing_of_reset(reset: Callable[..., Any], row: Json) -> str:
+    """The first argument that reset needs and does not get; empty: none."""
+    given = {*row, "seed", "row"}
+    for p in inspect.signature(reset).parameters.values():
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.default is p.empty and p.name not in given:
+            return p.name
+    return ""
+
+
+def _needs(missing: str, what: str, row: Json) -> str:
+    return (f"{what} needs the argument {missing}, and gets seed, row and the columns of the row ({', '.join(row) or 'none'}): add "
+            "the column to the data, or give the argument a default")
 
 
 class PythonEpisode(Episode):
@@ -130,10 +156,9 @@ class PythonEpisode(Episode):
         parameters = inspect.signature(reset).parameters.values()
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-        missing = [p.name for p in parameters if p.name in named and p.default is p.empty and p.name not in given]
+        missing = _missing_of_reset(reset, self.row)
         if missing:
-            raise EpisodeError(f"{name}.reset needs the argument {missing[0]}, and gets seed, row and the columns of the row "
-                               f"({', '.join(self.row) or 'none'}): add the column to the data, or give the argument a default")
+            raise EpisodeError(_needs(missing, f"{name}.reset", self.row))
         return {key: value for key, value in given.items() if key in named or (takes_all and key != "row")}
 
     async def step(self, turn: Turn) -> Reply:
@@ -142,10 +167,17 @@ class PythonEpisode(Episode):
             return reply_of(await self.calls.call(self.object.step, turn.text), name)
         reply = await self.tools.answer(turn.text)
         if reply.done or turn.is_last:
-            returned = await self.calls.call(self.object.get_reward)
-            reply.reward = reward_of(returned, f"what {type(self.object).__name__}.get_reward returned")
+            reply.reward = await self._reward()
             reply.done = True
         return reply
+
+    async def finish(self) -> Reply:
+        return Reply([], None if self.tools is None else await self._reward(), True)
+
+    async def _reward(self) -> float | None:
+        """Of an environment as TRL's, which is asked once, at the end."""
+        returned = await self.calls.call(self.object.get_reward)
+        return reward_of(returned, f"what {type(self.object).__name__}.get_reward returned")
 
     async def close(self) -> None:
         try:

@@ -82,7 +82,7 @@ def _call_of(value: Any) -> Call:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _broken(error, arguments, value["name"])
     if arguments is None:
         arguments = {}
@@ -97,7 +97,7 @@ def _hermes(text: str) -> list[Call]:
     for match in _CALL.finditer(text):
         try:
             calls.append(_call_of(json.loads(match[1])))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             calls.append(_broken(error, match[1]))
     return calls
 
@@ -109,7 +109,7 @@ def _objects(text: str) -> list[Call]:
     while rest.startswith("{"):
         try:
             value, end = json.JSONDecoder().raw_decode(rest)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return [*calls, _broken(error, rest)]
         calls.append(_call_of(value))
         rest = rest[end:].lstrip(" \t\n;,")
@@ -125,7 +125,7 @@ def _built_in(text: str) -> list[Call]:
         call = ast.parse(f"f({match[2]})", mode="eval").body
         assert isinstance(call, ast.Call)
         return [Call(match[1], {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords})]
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError) as error:
         return [Call(match[1], {}, f"the arguments cannot be read ({error}): {match[2][:120]}")]
 
 
@@ -145,7 +145,7 @@ def _mistral(text: str) -> list[Call]:
             return []
         try:
             return [_call_of(value) for value in json.JSONDecoder().raw_decode(after)[0]]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return [_broken(error, after)]
     if not mark and not re.match(r"[\w.-]+\{\"", after):  # special tokens may have been left out
         return []
@@ -156,7 +156,7 @@ def _mistral(text: str) -> list[Call]:
         try:
             value = json.JSONDecoder().raw_decode(brace + arguments)[0]
             calls.append(_call_of({"name": name, "arguments": value}) if name else _call_of(value))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             calls.append(_broken(error, part, name))
     return calls
 
@@ -167,7 +167,7 @@ def _glm4(text: str) -> list[Call]:
     while match is not None:
         try:
             value, end = json.JSONDecoder().raw_decode(match[2])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return [*calls, _broken(error, match[2], match[1])]
         calls.append(_call_of({"name": match[1], "arguments": value}))
         match = _NAME_AND_JSON.match(match[2][end:])
@@ -237,7 +237,7 @@ def checked(call: Call, schemas: dict[str, Json], style: str) -> Call:
 def _json_of(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

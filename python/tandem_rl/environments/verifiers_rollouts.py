@@ -89,7 +89,7 @@ class _Turns(Client):  # type: ignore[misc]
         super().__init__(None)
         self.environment = environment
         self.requests: asyncio.Queue[list[Json]] = asyncio.Queue()
-        self.turns: asyncio.Queue[Turn] = asyncio.Queue()
+        self.turns: asyncio.Queue[Turn | None] = asyncio.Queue()
         self.names: dict[str, str] = {}  # of the tools, by the ids of their calls
         self.is_over = False  # the last turn was said
 
@@ -107,6 +107,8 @@ class _Turns(Client):  # type: ignore[misc]
             raise vf.OverlongPromptError("no further turn can follow")
         self.requests.put_nowait(prompt)
         turn = await self.turns.get()
+        if turn is None:
+            raise vf.OverlongPromptError("what the environment said does not fit")
         self.is_over = turn.is_last
         return turn
 
@@ -180,6 +182,14 @@ class VerifiersEpisode(Episode):
                                "... --write-prompts FILE`")
         self.shown = request
         return []
+
+    async def finish(self) -> Reply:
+        """verifiers scores a rollout whose next prompt is too long."""
+        assert self.rollout is not None
+        self.client.turns.put_nowait(None)
+        if await self._next_request() is not None:
+            raise EpisodeError("the environment asks for a further turn, and no tokens are left for it")
+        return await self._end(self.rollout.result())
 
     async def step(self, turn: Turn) -> Reply:
         assert self.rollout is not None

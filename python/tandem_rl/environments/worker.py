@@ -11,7 +11,9 @@ process plays many episodes beside each other. Lines are objects of JSON; -> is 
     -> {"step": episode, "turn": 1, "text": "..", "finish_reason": "stop", "is_last": false}
     <- {"episode", "turn", "messages", "reward", "done", "info", "seconds"}
        or, to open and to step, {"episode", "turn", "error", "traceback"}, after which the episode is over
+    -> {"finish": episode, "turn": 1}       what answered this turn does not fit: no turn follows; the reply is as to a step
     -> {"close": episode}
+    -> {"end": true}                        closes what is open, and ends the process
     -> {"rows": {"count": 200, "first_seed": 0}}
     <- {"row": {"prompt": [messages], "answer": "", "seed": 0}} for each, then {"rows": 200} or {"error", "traceback"}
 
@@ -27,7 +29,7 @@ import time
 from typing import Any
 
 from ..workers.loading import LoadError, value_of
-from ..workers.pipe import Pipe, opened
+from ..workers.pipe import Pipe, opened, plain
 from .episode import Environment, Episode, EpisodeError, Json, Turn, described
 from .openenv_client import OpenEnvEnvironment
 from .python_objects import PythonEnvironment
@@ -43,7 +45,10 @@ def load(hello: Json) -> Environment:
     kwargs = {name: value_of(text) for name, text in hello.get("kwargs", {}).items()}
     chat_template = hello.get("chat_template") or ""
     if named["kind"] == "python":
-        return PythonEnvironment(named["spec"], kwargs, chat_template)
+        made = PythonEnvironment(named["spec"], kwargs, chat_template)
+        if isinstance(hello.get("row"), dict):
+            made.check_row(hello["row"])
+        return made
     if named["kind"] == "tools":
         return ToolEnvironment(named["specs"], kwargs, chat_template)
     if named["kind"] == "openenv":
@@ -52,6 +57,12 @@ def load(hello: Json) -> Environment:
         from .verifiers_rollouts import VerifiersEnvironment  # needs the package
         return VerifiersEnvironment(named["spec"], kwargs, chat_template)
     raise LoadError(f"there is no kind of environment {named['kind']}: there are python, tools, openenv and verifiers")
+
+
+def _plain(messages: list[Json]) -> list[Json]:
+    """Messages as they are written."""
+    read: list[Json] = json.loads(plain(json.dumps(messages, ensure_ascii=False)))
+    return read
 
 
 class Playing:
@@ -108,6 +119,10 @@ class Worker:
             closed = self.episodes.pop(request["close"], None)
             if closed is not None and closed.task is not None:
                 closed.task.cancel()
+        elif "finish" in request:
+            self.take({**request, "step": request["finish"]})
+        elif "end" in request:
+            self.start(self.end())
         elif "rows" in request:
             self.start(self.write_rows(**request["rows"]))
 
@@ -134,7 +149,7 @@ class Worker:
             is_done = False
             while True:
                 step = await playing.steps.get()
-                turn += 1
+                turn += "finish" not in step
                 if step["turn"] != turn or is_done:
                     raise EpisodeError(f"the trainer gave turn {step['turn']} where {'none' if is_done else turn} comes next")
                 is_done = await self.answer(number, episode, step)
@@ -157,7 +172,7 @@ class Worker:
     async def play_again(self, episode: Episode, history: list[Json]) -> None:
         for i, played in enumerate(history if episode.keeps_state else [], 1):
             reply = await episode.step(Turn(played["text"]))
-            if reply.done or reply.messages != played["messages"]:
+            if reply.done or _plain(reply.messages) != played["messages"]:
                 raise EpisodeError(f"the environment did not repeat itself: played again with the same seed and turns, it answers "
                                    f"turn {i} with {'the end' if reply.done else json.dumps(reply.messages)[:200]}, and answered "
                                    f"{json.dumps(played['messages'])[:200]}: make reset and step depend on seed, row and the turns "
@@ -166,12 +181,22 @@ class Worker:
     async def answer(self, number: int, episode: Episode, step: Json) -> bool:
         """Plays a turn, and returns whether it was the last."""
         start = time.monotonic()
-        is_last = bool(step["is_last"])
-        reply = await episode.step(Turn(step["text"], step["finish_reason"], is_last))
+        is_last = "finish" in step or bool(step["is_last"])
+        reply = await (episode.finish() if "finish" in step else episode.step(Turn(step["text"], step["finish_reason"], is_last)))
         self.pipe.write({"episode": number, "turn": step["turn"], "messages": [] if is_last else reply.messages,
                          "reward": reply.reward, "done": reply.done or is_last, "info": reply.info,
                          "seconds": time.monotonic() - start})
         return reply.done or is_last
+
+    async def end(self) -> None:
+        """Closes the episodes that are open, and ends the process."""
+        for number in list(self.episodes):
+            self.take({"close": number})
+        others = [task for task in self.tasks if task is not asyncio.current_task()]
+        await asyncio.gather(*others, return_exceptions=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # threads of episodes may still be at work
 
     async def close(self, episode: Episode) -> None:
         """What raises here changes nothing of the episode any more, and is told in the log."""

@@ -2,6 +2,7 @@
 Used by rewards/worker.py and environments/worker.py."""
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -12,6 +13,12 @@ from typing import Any
 from .loading import LoadError
 
 IN, OUT = 3, 4
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """The text as it reaches the trainer: with U+FFFD for each lone surrogate."""
+    return _LONE_SURROGATE.sub("\ufffd", text)
 
 
 def _end_with_the_trainer() -> None:
@@ -53,8 +60,8 @@ class Pipe:
         return first
 
     def write(self, line: dict[str, Any]) -> None:
-        """Surrogates, which stand for bytes that were no UTF-8, are written as escapes."""
-        data = (json.dumps(line, allow_nan=False) + "\n").encode("ascii")
+        """Lone surrogates, which no UTF-8 can hold, are written as U+FFFD."""
+        data = (plain(json.dumps(line, allow_nan=False, ensure_ascii=False)) + "\n").encode("utf-8")
         while data:
             data = data[os.write(OUT, data):]
 

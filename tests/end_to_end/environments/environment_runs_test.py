@@ -158,6 +158,33 @@ def test_turns_are_played_rewarded_and_trained_and_what_was_given_is_not(folder,
         assert completion["reward"] == 1 or turns == 3 or completion["text"].count("no") == turns - 1
 
 
+class_of_turns = """
+class Guess:
+    def reset(self, row):
+        self.secret = row["secret"]
+    def step(self, text):
+        return (None, 1, True) if text.strip() == str(self.secret) else ("no", -0.25, False)
+"""
+
+
+@pytest.mark.parametrize("kind", ["group_norm", "leave_one_out", "none"])
+def test_rewards_of_turns_belong_to_their_last_tokens(folder, talker, kind):
+    (folder / "env.py").write_text(class_of_turns, encoding="utf-8")
+    code, output = run(folder, talker, turn_rewards="per_turn", trainer={"advantage": {"kind": kind}})
+    assert code == 0, output
+    ledger_is_whole(folder)
+    seen = set()
+    for completion in completions(folder):
+        segments = completion.get("segments", [["drawn", len(completion["token_ids"])]])
+        ends = [sum(count for _, count in segments[:i + 1]) for i, (what, _) in enumerate(segments) if what == "drawn"]
+        rewards = completion["token_rewards"]
+        assert [rewards[end - 1] for end in ends[:-1]] == [-0.25] * (len(ends) - 1)
+        assert rewards[-1] in (-0.25, 1) and sum(rewards) == pytest.approx(completion["reward"])
+        assert sum(map(bool, rewards)) == len(ends)
+        seen.add(len(ends))
+    assert len(seen) > 1, "episodes of several lengths"
+
+
 def test_a_dry_run_loads_the_environment(folder, talker):
     code, output = run(folder, talker, "Guess", "--dry-run")
     assert code == 0, output

@@ -25,6 +25,7 @@ namespace tandem {
 namespace {
 
 using std::chrono::seconds;
+using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 using trainer::FinishedGroup;
 using trainer::PlayedTurn;
@@ -167,6 +168,31 @@ TEST_F(PairTurnsTest, TheTextOfEachTurnIsTheModelsAlone) {
     EXPECT_EQ(player_->texts.at(completion.index()), turns);
     EXPECT_EQ(trainer::LastTurnText(completion), completion.segments(4).text());
   }
+}
+
+TEST_F(PairTurnsTest, AGroupThatTheServerHasFinishedIsPlayedAgainTurnByTurn) {
+  const FinishedGroup first = Sample(Request(1));
+  player_ = std::make_shared<ScriptedPlayer>();
+  const FinishedGroup again = Sample(Request(1));
+  ASSERT_THAT(again.status, IsOk());
+  EXPECT_EQ(player_->num_turns, 9) << "by one who has not played it before";
+  EXPECT_EQ(player_->num_last, 3);
+  for (int32_t i = 0; i < 3; ++i) {
+    EXPECT_THAT(again.episodes.at(i)->turn_rewards, ::testing::ElementsAre(1, 2, 3));
+    EXPECT_EQ(again.completions[static_cast<size_t>(i)].token_hash(),
+              first.completions[static_cast<size_t>(i)].token_hash());
+  }
+}
+
+TEST_F(PairTurnsTest, APlayerThatDoesNotRepeatItselfHasNoRewardForWhatWasSampledBefore) {
+  ASSERT_THAT(Sample(Request(1)).status, IsOk());
+  player_ = std::make_shared<ScriptedPlayer>();
+  player_->ends = 2;
+  const FinishedGroup again = Sample(Request(1));
+  ASSERT_THAT(again.status, IsOk());
+  EXPECT_THAT(again.episodes.at(0)->failure, IsOk());
+  EXPECT_THAT(again.episodes.at(2)->failure,
+              FailsWith(absl::StatusCode::kAborted, "did not repeat itself"));
 }
 
 TEST_F(PairTurnsTest, APlayerThatFailsEndsItsCompletionAndNoOther) {

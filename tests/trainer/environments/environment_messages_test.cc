@@ -22,7 +22,7 @@ TEST(EnvironmentMessages, TheFirstLineSaysWhatPlays) {
   EXPECT_EQ(
       EnvironmentHello(options, "T"),
       R"({"environment":{"kind":"python","spec":"guess.py:Guess"},"kwargs":{"highest":"100"},)"
-      R"("chat_template":"T","max_turns":4})"
+      R"("chat_template":"T","max_turns":4,"row":null})"
       "\n");
   EnvironmentOptions tools;
   tools.tools = {"a.py:f", "a.py:g"};

@@ -231,6 +231,68 @@ TEST_F(EnvironmentWorkerTest, AnEpisodeThatIsClosedIsClosedInPython) {
   EXPECT_EQ(Count("closed"), 1u);
 }
 
+TEST_F(EnvironmentWorkerTest, EpisodesThatAreOpenAtTheEndAreClosed) {
+  for (int64_t episode = 1; episode <= 3; ++episode) {
+    Open(episode);
+    EXPECT_THAT(Step(episode, "a"), IsOk());
+  }
+  worker_.reset();
+  EXPECT_EQ(Count("closed"), 3u);
+}
+
+TEST_F(EnvironmentWorkerTest, AnEpisodeThatHasNoRoomForMoreIsAskedWhatItIsWorth) {
+  ASSERT_THAT(WriteFileAtomically(directory_ / "env.py",
+                                  "class Env:\n"
+                                  "  def reset(self, **kwargs): self.sum = 0.5\n"
+                                  "  def get_reward(self): return self.sum\n"
+                                  "  def add(self, number: int):\n"
+                                  "    '''Adds.\n\n    Args:\n      number: what\n    '''\n"
+                                  "    self.sum += number\n"
+                                  "    return 'a long answer'\n"),
+              IsOk());
+  Open(1);
+  const Reply turn =
+      Step(1, R"(<tool_call>{"name": "add", "arguments": {"number": 2}}</tool_call>)");
+  ASSERT_THAT(turn, IsOk());
+  EXPECT_EQ(turn->reward, std::nullopt);
+  std::promise<Reply> said;
+  Worker().Finish(1, 1, [&](Reply reply) { said.set_value(std::move(reply)); });
+  const Reply end = said.get_future().get();
+  ASSERT_THAT(end, IsOk());
+  EXPECT_EQ(end->reward, 2.5);
+  EXPECT_TRUE(end->done);
+}
+
+TEST_F(EnvironmentWorkerTest, WhatNoUtf8CanHoldIsReplaced) {
+  ASSERT_THAT(WriteFileAtomically(directory_ / "env.py",
+                                  "import os\n"
+                                  "class Env:\n"
+                                  "  def reset(self): pass\n"
+                                  "  def step(self, text):\n"
+                                  "    if text == 'die': os._exit(1)\n"
+                                  "    return 'bad \\ud800', 0, False\n"),
+              IsOk());
+  Open(1);
+  Open(2);
+  EXPECT_EQ(Said(Step(1, "a")), "[{\"role\":\"user\",\"content\":\"bad \xef\xbf\xbd\"}]");
+  EXPECT_THAT(Step(2, "die"), FailsWith(absl::StatusCode::kUnavailable, "exit code 1"));
+  EXPECT_THAT(Step(1, "b"), IsOk()) << "played again, it says the same";
+}
+
+TEST_F(EnvironmentWorkerTest, AColumnThatAResetNeedsIsLookedForAtTheStart) {
+  ASSERT_THAT(WriteFileAtomically(directory_ / "env.py",
+                                  "class Env:\n"
+                                  "  def reset(self, colour, seed): pass\n"
+                                  "  def step(self, text): return None, 0, True\n"),
+              IsOk());
+  EXPECT_THAT(CheckEnvironment(options_, "", R"({"colour": "red"})"), IsOk());
+  EXPECT_THAT(CheckEnvironment(options_, "", R"({"size": 3})"),
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        "reset needs the argument colour, and gets seed, row and the columns of "
+                        "the row (size)"));
+  EXPECT_THAT(CheckEnvironment(options_, ""), IsOk()) << "the columns are not known";
+}
+
 TEST_F(EnvironmentWorkerTest, WhatWaitsWhenTheRunEndsIsCancelled) {
   Open(1);
   EXPECT_THAT(Step(1, "a"), IsOk());
