@@ -16,8 +16,9 @@ namespace tandem::cli {
 
 // How long pods may take to end, in seconds, from the longest completion and step of the run.
 struct KubernetesGrace {
-  int64_t drain = 0;   // of a server: longest completion x token_seconds, at least server.drain_seconds
-  int64_t server = 0;  // drain + 30
+  int64_t drain =
+      0;  // of a server: longest completion x token_seconds, at least server.drain_seconds
+  int64_t server = 0;   // drain + 30
   int64_t trainer = 0;  // step_seconds + checkpoint_seconds + 30
 };
 KubernetesGrace GraceOf(const RunFile& file);

@@ -70,7 +70,7 @@ def before_calls(text: str, style: str) -> str:
     return thought + end + said[:at]
 
 
-def _broken(error: ValueError, text: str, name: str = "") -> Call:
+def _broken(error: ValueError | RecursionError, text: str, name: str = "") -> Call:
     return Call(name, {}, f"the call is not valid JSON ({error}): {text.strip()[:120]}")
 
 

@@ -288,3 +288,49 @@ def test_a_killed_run_goes_on_and_loses_nothing(folder, talker):
     assert code == 0, output
     assert small_run.steps(folder)[-1]["step"] == 6
     ledger_is_whole(folder)
+
+
+SLOW = """
+import os, threading
+HERE = os.path.dirname(os.path.abspath(__file__))
+def slow(completions, **kwargs):
+    open(os.path.join(HERE, "asked"), "a").close()
+    if not os.path.exists(os.path.join(HERE, "go_on")):
+        threading.Event().wait(2)
+    return [0.5 for _ in completions]
+"""
+
+
+def test_a_trainer_that_is_killed_before_its_first_checkpoint_plays_again_what_the_server_has_finished(folder, talker):
+    (folder / "slow.py").write_text(SLOW, encoding="utf-8")
+    reward = {"weights": {"environment": 1, "slow": 1}, "python": {"functions": f"{folder}/slow.py:slow", "interpreter": str(PYTHON)}}
+    config = write_config(folder, talker, trainer={"reward": reward})
+    with open(folder / "output", "w", encoding="utf-8") as output:
+        process = subprocess.Popen([str(small_run.TANDEM), "run", str(config)], stdout=output, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
+    wait_until(lambda: (folder / "asked").exists(), "the first group that was sampled")
+    (folder / "go_on").touch()
+    trainers = [entry for entry in os.listdir("/proc") if entry.isdigit() and is_trainer_of(entry, process.pid)]
+    assert len(trainers) == 1
+    os.kill(int(trainers[0]), signal.SIGKILL)
+    try:
+        assert process.wait(timeout=120) == 0, (folder / "output").read_text()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert masked(folder) == set()
+    for completion in completions(folder):
+        assert completion["reward"] in (0.5, 1.5)
+    ledger_is_whole(folder)
+
+
+def is_trainer_of(pid, launcher):
+    """Whether the process is the trainer that the launcher started."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            name = file.read().split(") ")[0]
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            parent = next(line for line in file if line.startswith("PPid:")).split()[1]
+    except (OSError, StopIteration):
+        return False
+    return name.endswith("(trainer") and int(parent) == launcher
