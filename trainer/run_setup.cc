@@ -44,9 +44,9 @@ absl::Status OpenModelAndPrompts(const TrainerOptions& options, const DataOption
   TANDEM_ASSIGN_OR_RETURN(inputs->model_config, ReadModelConfig(options.model));
   TANDEM_ASSIGN_OR_RETURN(inputs->tokenizer, Tokenizer::Load(options.model));
   TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(options.model + "/config.json"));
-  TANDEM_ASSIGN_OR_RETURN(inputs->prompts,
-                          OpenRunPrompts(data, options.seed, LongestCompletion(options),
-                                         inputs->model_config, *inputs->tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(
+      inputs->prompts, OpenRunPrompts(data, options.seed, LongestOf(options), inputs->model_config,
+                                      *inputs->tokenizer));
   TANDEM_ASSIGN_OR_RETURN(
       inputs->curriculum,
       Curriculum::Create(options.curriculum, static_cast<uint64_t>(options.seed),

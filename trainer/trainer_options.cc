@@ -245,6 +245,16 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
   binder.Section("log", "log of this process", [&](OptionBinder& b) { BindLog(b, options.log); });
 }
 
+LongestTokens LongestOf(const TrainerOptions& options) {
+  LongestTokens longest = {.tokens = LongestCompletion(options)};
+  if (HasEnvironment(options.environment)) {
+    longest.option = options.environment.max_completion_tokens > 0
+                         ? "environment.max_completion_tokens"
+                         : "environment.max_turns x sampling.max_new_tokens";
+  }
+  return longest;
+}
+
 std::optional<rollout::v1::Turns> TurnsOf(const TrainerOptions& options) {
   if (!HasEnvironment(options.environment)) return std::nullopt;
   rollout::v1::Turns turns;

@@ -80,6 +80,9 @@ inline int64_t LongestCompletion(const TrainerOptions& options) {
   return LongestEpisode(options.environment, options.sampling.max_new_tokens);
 }
 
+// The same with the option that sets it.
+LongestTokens LongestOf(const TrainerOptions& options);
+
 // The limits of a completion's turns that servers are told; none without an environment.
 std::optional<rollout::v1::Turns> TurnsOf(const TrainerOptions& options);
 

@@ -234,10 +234,9 @@ absl::Status PrintPrompts(const RunFile& file) {
   TANDEM_ASSIGN_OR_RETURN(
       const trainer::DataOptions data,
       trainer::WithTools(file.trainer().data, file.trainer().environment, model));
-  TANDEM_ASSIGN_OR_RETURN(
-      const trainer::RunPrompts prompts,
-      trainer::OpenRunPrompts(data, file.trainer().seed, LongestCompletion(file.trainer()), config,
-                              *tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(const trainer::RunPrompts prompts,
+                          trainer::OpenRunPrompts(data, file.trainer().seed,
+                                                  LongestOf(file.trainer()), config, *tokenizer));
   size_t num_eval = 0;
   int64_t num_dropped = prompts.train->num_dropped();  // longer than data.max_prompt_tokens
   if (prompts.eval != nullptr) {

@@ -114,7 +114,10 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
     MutexLock lock(&mu_);
     One& one = episodes_.at(index);
     if (one.number != number) return Cancelled("the episode began anew");
-    if (!said.ok()) return one.outcome.failure = said.status();
+    if (!said.ok()) {
+      one.outcome.failure.Update(said.status());
+      return said.status();
+    }
     one.outcome.turn_rewards.back() += said->reward.value_or(0);
     one.outcome.seconds += said->seconds;
     AddInfo(said->info, &one.outcome);
@@ -130,7 +133,7 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
     Episode& outcome = one.outcome;
     one.messages.push_back({{"role", "assistant"}, {"content", turn.text}});
     if (!said.ok()) {
-      outcome.failure = said.status();
+      outcome.failure.Update(said.status());  // the first stands
       return said.status();
     }
     outcome.turn_rewards.push_back(said->reward.value_or(0));

@@ -146,16 +146,16 @@ class RunPromptReader {
 };
 
 absl::StatusOr<RunPrompts> OpenRunPrompts(const DataOptions& data, int64_t run_seed,
-                                          int64_t max_new_tokens, const ModelConfig& model,
+                                          const LongestTokens& longest, const ModelConfig& model,
                                           const Tokenizer& tokenizer) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(data));
   RunPromptReader reader(data, static_cast<uint64_t>(run_seed), tokenizer);
   TANDEM_ASSIGN_OR_RETURN(RunPrompts prompts, reader.Read());
-  const int64_t needed = reader.longest_tokens() + max_new_tokens;
+  const int64_t needed = reader.longest_tokens() + longest.tokens;
   if (needed > model.max_position_embeddings) {
     return InvalidArgument(reader.longest_place(), ": ", reader.longest_tokens(),
-                           " prompt tokens and a completion of ", max_new_tokens,
-                           " (sampling.max_new_tokens, environment.max_completion_tokens) exceed "
+                           " prompt tokens and ", longest.option, " ", longest.tokens,
+                           " exceed "
                            "the model's context of ",
                            model.max_position_embeddings);
   }

@@ -86,13 +86,19 @@ struct RunPrompts {
   std::unique_ptr<PromptSource> eval;  // null without data.eval and data.eval_share
 };
 
+// The longest completion, and the option that says so.
+struct LongestTokens {
+  int64_t tokens = 0;
+  std::string option = "sampling.max_new_tokens";
+};
+
 // Reads and tokenises data.train or data.mixture, and data.eval. `tokenizer` is used during the call
 // only.
 //   errors of CheckOptions and ReadPromptsOf
-//   INVALID_ARGUMENT  a prompt to train on and max_new_tokens are over the model's context
+//   INVALID_ARGUMENT  a prompt to train on and the longest completion are over the model's context
 //                     (the place of the longest); data.eval_share holds out no prompt
 absl::StatusOr<RunPrompts> OpenRunPrompts(const DataOptions& data, int64_t run_seed,
-                                          int64_t max_new_tokens, const ModelConfig& model,
+                                          const LongestTokens& longest, const ModelConfig& model,
                                           const Tokenizer& tokenizer);
 
 }  // namespace tandem::trainer

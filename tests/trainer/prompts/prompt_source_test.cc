@@ -148,7 +148,7 @@ class RunPromptsTest : public PromptSourceTest {
   absl::StatusOr<RunPrompts> OpenRun(const DataOptions& options) {
     ModelConfig model;
     model.max_position_embeddings = 100;
-    return OpenRunPrompts(options, /*run_seed=*/1, /*max_new_tokens=*/50, model, *tokenizer_);
+    return OpenRunPrompts(options, /*run_seed=*/1, {.tokens = 50}, model, *tokenizer_);
   }
 
   static std::vector<std::string> Texts(PromptSource& source, int64_t first, int64_t count) {
