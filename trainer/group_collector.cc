@@ -34,8 +34,7 @@ BufferOptions MakeBufferOptions(const TrainerOptions& options) {
 }
 
 // Each completion's episode beside what it is rewarded for; none where nothing was played.
-void GiveEpisodes(const ScoredGroup& group,
-                  const std::map<int32_t, std::shared_ptr<const Episode>>& episodes,
+void GiveEpisodes(const ScoredGroup& group, const Episodes& episodes,
                   std::vector<RewardInput>* inputs) {
   if (episodes.empty()) return;
   for (int i = 0; i < group.completions_size(); ++i) {

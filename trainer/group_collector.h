@@ -76,7 +76,6 @@ class GroupCollector {
   // The part of group `id` from completion `first` to `end`; place `place` of `round`.
   void Send(int64_t id, int64_t first, int64_t end, int64_t place, int64_t round);
   absl::Status Drop(int64_t group_id, const std::string& reason, const std::string& message);
-  using Episodes = std::map<int32_t, std::shared_ptr<const Episode>>;  // by index of the completion
   absl::Status Reward(std::shared_ptr<experience::v1::ScoredGroup> group, const Episodes& episodes);
   absl::Status Settle(std::shared_ptr<experience::v1::ScoredGroup> group);
   std::shared_ptr<experience::v1::ScoredGroup> Assemble(FinishedGroup finished);

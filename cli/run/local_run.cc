@@ -204,8 +204,12 @@ absl::Status CheckRewards(const RunFile& file) {
 absl::Status CheckEnvironment(const RunFile& file) {
   const trainer::EnvironmentOptions& environment = file.trainer().environment;
   if (!HasEnvironment(environment)) return absl::OkStatus();
-  return trainer::WithExitCode(trainer::CheckEnvironment(environment, "", FirstRow(file)).status(),
-                               ExitCode::kUsage);
+  std::string model = file.trainer().model;
+  TANDEM_RETURN_IF_ERROR(FindModel(&model));
+  return trainer::WithExitCode(
+      trainer::CheckEnvironment(environment, trainer::ReadChatTemplate(model), FirstRow(file))
+          .status(),
+      ExitCode::kUsage);
 }
 
 // The lines of `tandem data` for what the run trains on.

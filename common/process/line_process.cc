@@ -75,6 +75,13 @@ void Close(int* descriptor) {
 
 }  // namespace
 
+void BlockSigpipe() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
 LineProcess::LineProcess(LineProgram program, EndSign* end)
     : program_(std::move(program)), end_(end), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 

@@ -28,6 +28,10 @@ struct LineProgram {
   int64_t memory_limit_mib = 0;   // of its group, of a program that is apart; 0: none
 };
 
+// Blocks SIGPIPE on this thread: a write to a program or a connection that is gone then fails with
+// EPIPE.
+void BlockSigpipe();
+
 // Use from one thread, which blocks SIGPIPE; but Wake from any.
 class LineProcess {
  public:

@@ -74,6 +74,12 @@ def events(folder, kind):
     return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
 
 
+def check_ledger(folder):
+    """`tandem ledger` finds the run whole: every group is somewhere, once."""
+    done = subprocess.run([str(TANDEM), "ledger", str(folder / "runs" / "small")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def rollouts(folder, step):
     text = (folder / "runs" / "small" / "rollouts" / f"step_{step}.jsonl").read_text(encoding="utf-8")
     return sorted(map(json.loads, text.splitlines()), key=lambda group: group["group_id"])

@@ -1,7 +1,5 @@
 #include "trainer/environments/environment_check.h"
 
-#include <signal.h>
-
 #include <functional>
 #include <optional>
 #include <thread>
@@ -45,13 +43,6 @@ absl::Status WithProcess(const EnvironmentOptions& options, const std::string& h
 LineProgram EnvironmentProgram(const EnvironmentOptions& options) {
   return PythonWorkerProgram("environment worker", "tandem_rl.environments.worker",
                              options.interpreter, options.memory_limit_mib);
-}
-
-void BlockSigpipe() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
 absl::StatusOr<std::string> LoadEnvironment(LineProcess& process, std::string hello,

@@ -16,10 +16,6 @@ namespace tandem::trainer {
 
 LineProgram EnvironmentProgram(const EnvironmentOptions& options);
 
-// Blocks SIGPIPE on this thread, as whoever uses a LineProcess must: a peer that ended is then an
-// error of the write.
-void BlockSigpipe();
-
 // Starts `process`, says `hello` (EnvironmentHello) and waits until it can play. Returns its tools,
 // a JSON array or empty. `traceback`: of a failure.
 //   UNAVAILABLE          no interpreter, or the process ended (named)

@@ -15,13 +15,11 @@ using nlohmann::ordered_json;
 constexpr int kMostDepth = 100;      // of a line; messages hold what tools return
 constexpr size_t kShownBytes = 120;  // of a line, in a message
 
-std::string JsonLine(const ordered_json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
-}
-
 std::string CompactJson(const ordered_json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
+
+std::string JsonLine(const ordered_json& value) { return CompactJson(value) + "\n"; }
 
 // null for what is no JSON.
 ordered_json JsonOrNull(std::string_view text) {

@@ -17,8 +17,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// The number of an episode that says whether an answer of its environment had no room.
+constexpr char kOutOfTokens[] = "out_of_tokens";
 // What stands before a turn when the ids behind it are made: TurnTemplate cuts it off.
-constexpr char kOutOfTokens[] = "out_of_tokens";  // of an episode: whether its answers fitted
 constexpr char kAnyConversation[] = R"([{"role":"user","content":"-"}])";
 
 }  // namespace
@@ -158,7 +159,7 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
     return Answered{.answer = {*std::move(ids)}};
   }
 
-  // Of a number that several turns have, the last one stands.
+  // A later turn's number takes the place of an earlier one's.
   static void AddInfo(const std::vector<std::pair<std::string, double>>& info, Episode* outcome) {
     for (const auto& [name, value] : info) {
       const auto known =

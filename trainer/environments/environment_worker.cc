@@ -37,8 +37,8 @@ EnvironmentWorker::~EnvironmentWorker() {
 void EnvironmentWorker::Open(int64_t episode, EpisodeStart start, Done opened) {
   {
     MutexLock lock(&mu_);
-    Episode& begun = episodes_[episode];
-    begun = Episode{};
+    OpenEpisode& begun = episodes_[episode];
+    begun = OpenEpisode{};
     begun.start = std::move(start);
     begun.opened = std::move(opened);
     if (!thread_.has_value() && !cancelled_) thread_.emplace([this] { Run(); });
@@ -81,7 +81,7 @@ void EnvironmentWorker::Close(int64_t episode) {
     MutexLock lock(&mu_);
     const auto found = episodes_.find(episode);
     if (found == episodes_.end()) return;
-    if (found->second.state != Episode::State::kAway) closed_.push_back(episode);
+    if (found->second.state != OpenEpisode::State::kAway) closed_.push_back(episode);
     episodes_.erase(found);
     std::erase(suspects_, episode);
     changed_.NotifyAll();
@@ -105,10 +105,10 @@ void EnvironmentWorker::Cancel() {
 
 void EnvironmentWorker::Fail(int64_t number, const absl::Status& why, Calls* calls) {
   const auto found = episodes_.find(number);
-  Episode& episode = found->second;
+  OpenEpisode& episode = found->second;
   std::erase(suspects_, number);
-  if (episode.state != Episode::State::kAway) closed_.push_back(number);
-  episode.state = Episode::State::kAway;
+  if (episode.state != OpenEpisode::State::kAway) closed_.push_back(number);
+  episode.state = OpenEpisode::State::kAway;
   episode.failure = why;
   const bool is_told = episode.opened || episode.done;
   for (Done* const done : {&episode.opened, &episode.done}) {
@@ -123,7 +123,7 @@ void EnvironmentWorker::FailAll(const absl::Status& why, Calls* calls) {
   for (const int64_t number : numbers) Fail(number, why, calls);
 }
 
-bool EnvironmentWorker::Episode::has_work() const {
+bool EnvironmentWorker::OpenEpisode::has_work() const {
   if (!failure.ok()) return false;
   return is_at_work() || step.has_value() || (state == State::kAway && history.empty());
 }
@@ -156,8 +156,8 @@ bool EnvironmentWorker::WaitForWork() {
   return !cancelled_;
 }
 
-void EnvironmentWorker::SendTo(int64_t number, Episode& episode) {
-  using State = Episode::State;
+void EnvironmentWorker::SendTo(int64_t number, OpenEpisode& episode) {
+  using State = OpenEpisode::State;
   if (!episode.failure.ok()) return;
   const double due = MonotonicSeconds() + options_.step_timeout_seconds;
   // One that was played before comes back when its next turn does.
@@ -192,10 +192,10 @@ double EnvironmentWorker::Send() {
   return due;
 }
 
-void EnvironmentWorker::TakeReply(EnvironmentReply reply, Episode& episode, Calls* calls) {
+void EnvironmentWorker::TakeReply(EnvironmentReply reply, OpenEpisode& episode, Calls* calls) {
   const int64_t number = reply.episode;
   if (!reply.failure.ok()) return Fail(number, reply.failure, calls);
-  episode.state = Episode::State::kIdle;
+  episode.state = OpenEpisode::State::kIdle;
   const bool is_cleared = reply.turn > 0 || !episode.step.has_value();
   if (is_cleared) std::erase(suspects_, number);
   if (reply.turn == 0) {
@@ -245,7 +245,6 @@ void EnvironmentWorker::Lose(const absl::Status& why) {
   bool costs_an_episode = false;
   {
     MutexLock lock(&mu_);
-    closed_.clear();
     const double now = MonotonicSeconds();
     std::vector<int64_t> at_work, culprits;
     for (auto& [number, episode] : episodes_) {
@@ -253,11 +252,11 @@ void EnvironmentWorker::Lose(const absl::Status& why) {
         at_work.push_back(number);
         if (absl::IsDeadlineExceeded(why) && episode.deadline <= now) culprits.push_back(number);
       }
-      episode.state = Episode::State::kAway;
+      episode.state = OpenEpisode::State::kAway;
     }
     // Over a limit once is over it again.
     const bool is_limit = absl::IsDeadlineExceeded(why) || absl::IsResourceExhausted(why);
-    for (const int64_t number : at_work) ++episodes_.at(number).num_ends;
+    for (const int64_t number : at_work) episodes_.at(number).num_ends += !is_limit;
     if (at_work.size() == 1) {
       const bool fails = episodes_.at(at_work[0]).num_ends >= kMostEnds || is_limit;
       if (fails) culprits = at_work;
@@ -283,7 +282,6 @@ void EnvironmentWorker::Run() {
       Calls calls;
       {
         MutexLock lock(&mu_);
-        closed_.clear();
         FailAll(started, &calls);
         closed_.clear();
       }

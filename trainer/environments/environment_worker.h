@@ -70,7 +70,7 @@ class EnvironmentWorker {
   void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  struct Episode {
+  struct OpenEpisode {
     enum class State {
       kAway,     // in no process
       kOpening,  // the process owes the reply to its opening
@@ -86,11 +86,10 @@ class EnvironmentWorker {
     Done done;
     double deadline = 0;   // MonotonicSeconds, while the process owes a reply
     absl::Status failure;  // it is over, and nobody has been told yet
-    int num_ends = 0;      // of processes, while it was at work
+    int num_ends = 0;      // of processes that ended by themselves, while it was at work
     bool is_at_work() const { return state == State::kOpening || state == State::kPlaying; }
     bool has_work() const;  // for the thread
   };
-  using Episodes = std::map<int64_t, Episode>;
   // Calls of Done that are made without the lock.
   using Calls = std::vector<std::function<void()>>;
 
@@ -101,9 +100,9 @@ class EnvironmentWorker {
   absl::Status StartProcess() ABSL_LOCKS_EXCLUDED(mu_);
   // Appends to `unsent_` what episodes are to be told now, and returns when the first reply is due.
   double Send() ABSL_LOCKS_EXCLUDED(mu_);
-  void SendTo(int64_t number, Episode& episode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SendTo(int64_t number, OpenEpisode& episode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Take(const std::string& line) ABSL_LOCKS_EXCLUDED(mu_);
-  void TakeReply(EnvironmentReply reply, Episode& episode, Calls* calls)
+  void TakeReply(EnvironmentReply reply, OpenEpisode& episode, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The process is gone, or goes now.
   void Lose(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
@@ -125,7 +124,7 @@ class EnvironmentWorker {
   CondVar changed_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool is_loading_ ABSL_GUARDED_BY(mu_) = false;  // the process
-  Episodes episodes_ ABSL_GUARDED_BY(mu_);
+  std::map<int64_t, OpenEpisode> episodes_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> closed_ ABSL_GUARDED_BY(mu_);  // that the process is not told of yet
   // Episodes of which one may have ended the last process: they are played one by one, the first
   // now.

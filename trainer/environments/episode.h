@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,5 +25,8 @@ struct Episode {
   std::string messages_json;
   double seconds = 0;  // in the environment's own code
 };
+
+// The episodes of a group by the index of the completion, that of a baseline included.
+using Episodes = std::map<int32_t, std::shared_ptr<const Episode>>;
 
 }  // namespace tandem::trainer

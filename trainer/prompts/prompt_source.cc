@@ -155,9 +155,7 @@ absl::StatusOr<RunPrompts> OpenRunPrompts(const DataOptions& data, int64_t run_s
   if (needed > model.max_position_embeddings) {
     return InvalidArgument(reader.longest_place(), ": ", reader.longest_tokens(),
                            " prompt tokens and ", longest.option, " ", longest.tokens,
-                           " exceed "
-                           "the model's context of ",
-                           model.max_position_embeddings);
+                           " exceed the model's context of ", model.max_position_embeddings);
   }
   return prompts;
 }

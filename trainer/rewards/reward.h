@@ -25,8 +25,8 @@ struct RewardInput {
   std::span<const int32_t> token_ids;  // of the completion, or empty where the caller has none
   // Train step that the run is at when it asks, and how many it has; 0 outside of a run.
   int64_t step = 0, num_steps = 0;
-  // Of a completion of several turns: the text of the last one, which has the answer; the rest of
-  // `text` may be what a tool said.
+  // The text of the last turn, where there are several: it has the answer, and the rest of `text`
+  // may be what a tool said.
   std::optional<std::string_view> last_turn;
   std::shared_ptr<const Episode> episode;  // null: no environment played it
 

@@ -89,7 +89,7 @@ class Answers : public std::enable_shared_from_this<Answers> {
   }
 
  private:
-  // Of one completion.
+  // The turns of one completion.
   struct Turns {
     int32_t num_asked = 0;
     bool is_played = false;  // one of them is

@@ -32,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "common/observe/tracer.h"
 #include "proto/rollout.pb.h"
+#include "trainer/environments/episode.h"
 #include "trainer/metrics/trainer_metrics.h"
 #include "trainer/rollouts/rollout_client_options.h"
 #include "trainer/rollouts/server_pool.h"
@@ -40,7 +41,6 @@
 namespace tandem::trainer {
 
 class TurnPlayer;
-struct Episode;
 
 // Any server may run the group.
 inline constexpr int kAnyServer = -1;
@@ -53,8 +53,7 @@ struct FinishedGroup {
   rollout::v1::GroupDone done;
   int server = kAnyServer;
   std::optional<ScoredByServer> replay;  // what DrawnHook made of it
-  // By index of the completion, that of the baseline included; empty without a TurnPlayer.
-  std::map<int32_t, std::shared_ptr<const Episode>> episodes;
+  Episodes episodes;                     // empty without a TurnPlayer
 };
 
 struct ServerEvent {
@@ -89,7 +88,7 @@ class RolloutClient {
   // Queues a group. With `server`, only that one may run it (deterministic runs). Each call made
   // for it is a span under `trace`, and names itself to the server. Admission batches are submitted
   // in the order of their ids. If a server has started over since a batch was begun there, groups
-  // of that batch are asked for without it. `player` answers the turns of a request with turns.
+  // of that batch are asked for without it. `player` answers the turns, where `request` has some.
   void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer,
               const TraceParent& trace = {}, std::shared_ptr<TurnPlayer> player = nullptr);
 

@@ -119,12 +119,6 @@ def run(folder, model, kind="Guess", *arguments, **environment):
     return small_run.run(write_config(folder, model, kind, **environment), *arguments)
 
 
-def ledger_is_whole(folder):
-    done = subprocess.run([str(small_run.TANDEM), "ledger", str(folder / "runs" / "small")], capture_output=True,
-                          text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def completions(folder):
     return [completion for step in (1, 2) for group in small_run.rollouts(folder, step)
             for completion in group["completions"]]
@@ -138,7 +132,7 @@ def test_turns_are_played_rewarded_and_trained_and_what_was_given_is_not(folder,
     code, output = run(folder, talker, trainer={"capture": {"every": 1}})
     assert code == 0, output
     assert masked(folder) == set()
-    ledger_is_whole(folder)
+    small_run.check_ledger(folder)
     for line in small_run.steps(folder):
         assert line["turns/mean"] > 1 and line["turns/max"] == 3
         assert line["reward/part/environment"] == line["reward/mean"]
@@ -172,7 +166,7 @@ def test_rewards_of_turns_belong_to_their_last_tokens(folder, talker, kind):
     (folder / "env.py").write_text(class_of_turns, encoding="utf-8")
     code, output = run(folder, talker, turn_rewards="per_turn", trainer={"advantage": {"kind": kind}})
     assert code == 0, output
-    ledger_is_whole(folder)
+    small_run.check_ledger(folder)
     seen = set()
     for completion in completions(folder):
         segments = completion.get("segments", [["drawn", len(completion["token_ids"])]])
@@ -214,14 +208,14 @@ def test_a_fault_masks_the_completions_that_it_is_about(folder, talker, monkeypa
     assert small_run.events(folder, "environment_failed")
     assert sum(line["turns/failed"] for line in small_run.steps(folder)) == \
         sum(bool(completion["drop_reason"]) for completion in completions(folder))
-    ledger_is_whole(folder)
+    small_run.check_ledger(folder)
 
 
 def test_a_process_that_is_killed_once_loses_nothing(folder, talker):
     code, output = run(folder, talker, "KilledOnce")
     assert code == 0, output
     assert masked(folder) == set()
-    ledger_is_whole(folder)
+    small_run.check_ledger(folder)
 
 
 @pytest.mark.parametrize("kind, limit, reason", [
@@ -235,7 +229,7 @@ def test_a_limit_ends_the_completion_that_breaks_it(folder, talker, kind, limit,
     assert found == {f"environment_failed: the environment took {reason}"}
     if kind == "Hangs":
         assert sum(bool(c["drop_reason"]) for c in completions(folder)) == 1
-    ledger_is_whole(folder)
+    small_run.check_ledger(folder)
 
 
 def test_an_environment_that_always_fails_ends_the_run_and_says_why(folder, talker):
@@ -287,7 +281,7 @@ def test_a_killed_run_goes_on_and_loses_nothing(folder, talker):
     code, output = small_run.run(config, "--resume")
     assert code == 0, output
     assert small_run.steps(folder)[-1]["step"] == 6
-    ledger_is_whole(folder)
+    small_run.check_ledger(folder)
 
 
 SLOW = """
@@ -321,7 +315,7 @@ def test_a_trainer_that_is_killed_before_its_first_checkpoint_plays_again_what_t
     assert masked(folder) == set()
     for completion in completions(folder):
         assert completion["reward"] in (0.5, 1.5)
-    ledger_is_whole(folder)
+    small_run.check_ledger(folder)
 
 
 def is_trainer_of(pid, launcher):

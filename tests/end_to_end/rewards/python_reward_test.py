@@ -76,12 +76,6 @@ def run(folder, model, function="letters", **reward):
     return small_run.run(config)
 
 
-def ledger_is_whole(folder):
-    done = subprocess.run([str(small_run.TANDEM), "ledger", str(folder / "runs" / "small")], capture_output=True,
-                          text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def is_alive(process):
     """Whether there is such a process and it is no zombie."""
     try:
@@ -108,7 +102,7 @@ def test_the_short_form_trains_and_shows_the_function_as_a_part(folder, model, m
     assert [line["reward/part/letters"] for line in small_run.steps(folder)] == \
         [line["reward/mean"] for line in small_run.steps(folder)]
     assert reasons(folder) == []
-    ledger_is_whole(folder)
+    small_run.check_ledger(folder)
     # The reward of each completion is that of the function.
     for group in small_run.rollouts(folder, 1):
         for completion in group["completions"]:
@@ -141,7 +135,7 @@ def test_what_a_function_does_wrong_masks_its_completions_and_the_run_goes_on(fo
     assert found and all(reason.startswith(f"reward_failed: {function}: ") for reason in found), found
     assert any(said in reason for reason in found), found
     assert len(small_run.steps(folder)) == 2
-    ledger_is_whole(folder)
+    small_run.check_ledger(folder)
 
 
 def test_a_traceback_is_in_the_log_once_and_an_event(folder, model, monkeypatch):
@@ -158,7 +152,7 @@ def test_a_process_that_breaks_once_loses_nothing(folder, model, function):
     code, output = run(folder, model, function)
     assert code == 0, output
     assert reasons(folder) == []  # what was open was asked once more
-    ledger_is_whole(folder)
+    small_run.check_ledger(folder)
     if function == "forks":
         child = (folder / "child").read_text()
         wait_until(lambda: not is_alive(child), "the child of a function whose process ended")

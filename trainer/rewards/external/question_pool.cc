@@ -1,25 +1,16 @@
 #include "trainer/rewards/external/question_pool.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/process/line_process.h"
 
 namespace tandem::trainer {
 namespace {
 
 absl::Status PoolEnded() { return Cancelled("the run ends: the question was not asked"); }
-
-// A write to a program or connection that is gone then fails with EPIPE.
-void BlockSigpipe() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-}
 
 }  // namespace
 

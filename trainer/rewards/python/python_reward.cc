@@ -1,7 +1,5 @@
 #include "trainer/rewards/python/python_reward.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <thread>
@@ -80,10 +78,7 @@ absl::Status CheckPythonFunctions(const std::vector<PythonFunction>& functions,
   absl::Status status;
   // On a thread of its own, which blocks SIGPIPE: a process that ends at once must not end this one.
   std::thread([&] {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    BlockSigpipe();
     EndSign never;
     LineProcess process(ProgramOf(options), &never);
     status = StartWorker(functions, options, row, &process, &traceback);
