@@ -64,6 +64,7 @@ TEST(StepMetrics, ComeOutAsWorkedByHand) {
 TEST(StepMetrics, AdvantagesAreThoseOfTheTokensThatWereDrawn) {
   constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
   std::vector<ScoredGroup> groups = Groups();
+  groups[1].set_group_id(9);  // those of Groups have none
   auto* const completion = groups[1].mutable_completions(0)->mutable_completion();
   for (const int tokens : {2, 3, 1}) {
     auto* const segment = completion->add_segments();
