@@ -120,6 +120,11 @@ absl::Status Data(const DataFlags& flags, const CLI::App& sub) {
   int64_t num_wrong = 0;
   for (const Looked& set : request.sets) {
     TANDEM_ASSIGN_OR_RETURN(const DataPreview preview, Look(set, tokenizer.get(), flags.rows));
+    if (preview.num_rows == 0) {
+      return trainer::WithExitCode(
+          InvalidArgument(set.path, ": no row of data (", preview.description, ")"),
+          ExitCode::kBadModelOrData);
+    }
     TANDEM_ASSIGN_OR_RETURN(const std::string shown,
                             ShownPrompts(preview, tokenizer.get(), ColourWantedOn(STDOUT_FILENO)));
     absl::StrAppend(&text, text.empty() ? "" : "\n",

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/foreign_json.h"
 #include "common/base/json.h"
 #include "common/base/printable.h"
 #include "common/base/status_macros.h"
@@ -26,11 +27,9 @@ absl::StatusOr<std::unique_ptr<JsonLineReader>> JsonLineReader::Open(const std::
 
 absl::Status JsonLineReader::ForEach(absl::FunctionRef<absl::Status(nlohmann::json line)> use) {
   const auto parse_and_use = [&](const std::string& text) -> absl::Status {
-    nlohmann::json line;
-    try {
-      line = nlohmann::json::parse(text);
-    } catch (const nlohmann::json::parse_error& e) {
-      return InvalidArgument("not JSON at byte ", e.byte, "; want one JSON object a line");
+    nlohmann::json line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (line.is_discarded()) {
+      return InvalidArgument(JsonFault(text), "; want one JSON object a line");
     }
     if (line.is_object()) return use(std::move(line));
     return InvalidArgument("a JSON ", line.type_name(), "; want one JSON object a line");

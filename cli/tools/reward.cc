@@ -44,10 +44,16 @@ struct TryFlags {
   JsonFlags json;
 };
 
+// What a function does not get that it would get in a run.
+constexpr char kWithoutIds[] = "; without a tokenizer, so that their completion_ids are empty";
+constexpr char kInOneMessage[] =
+    "; those of several turns each as one message, with what the environment wrote";
+
 // A completion before its reward.
 struct Candidate {
   std::string text;
   std::vector<int32_t> ids;
+  bool has_turns = false;
 };
 
 // A line of the data and what is asked about it.
@@ -153,7 +159,9 @@ absl::Status TakeRollouts(const TryFlags& flags, std::vector<RowToTry>* rows) {
     for (const auto& completion : *completions) {
       TANDEM_ASSIGN_OR_RETURN(std::string text, TextField(completion, "text"));
       TANDEM_ASSIGN_OR_RETURN(std::vector<int32_t> ids, IdsField(completion, "token_ids"));
-      group.candidates.push_back({.text = std::move(text), .ids = std::move(ids)});
+      group.candidates.push_back({.text = std::move(text),
+                                  .ids = std::move(ids),
+                                  .has_turns = completion.contains("segments")});
     }
     taken.push_back(std::move(group));
     return absl::OkStatus();
@@ -196,7 +204,8 @@ absl::Status SampleCompletions(TryFlags& flags, std::vector<RowToTry>* rows) {
                     const int64_t line = source->prompts()[i].index() + 1;
                     RowToTry row = *std::ranges::find(*rows, line, &RowToTry::line);
                     for (rollout::FinishedCompletion& completion : completions) {
-                      row.candidates.push_back({completion.text, std::move(completion.token_ids)});
+                      row.candidates.push_back(
+                          {.text = completion.text, .ids = std::move(completion.token_ids)});
                     }
                     sampled.push_back(std::move(row));
                   }));
@@ -204,15 +213,21 @@ absl::Status SampleCompletions(TryFlags& flags, std::vector<RowToTry>* rows) {
   return absl::OkStatus();
 }
 
+bool HasTurns(const std::vector<RowToTry>& rows) {
+  return std::ranges::any_of(rows, [](const RowToTry& row) {
+    return std::ranges::any_of(row.candidates, &Candidate::has_turns);
+  });
+}
+
 // Fills the rows with completions. Returns where they come from, to show.
 absl::StatusOr<std::string> FindCompletions(TryFlags& flags, std::vector<RowToTry>* rows) {
   if (!flags.completions.empty()) {
     TANDEM_RETURN_IF_ERROR(TakeCompletions(flags, rows));
-    return flags.completions;
+    return absl::StrCat(flags.completions, kWithoutIds);
   }
   if (!flags.rollouts.empty()) {
     TANDEM_RETURN_IF_ERROR(TakeRollouts(flags, rows));
-    return flags.rollouts;
+    return absl::StrCat(flags.rollouts, HasTurns(*rows) ? kInOneMessage : "");
   }
   if (!flags.model.empty()) {
     TANDEM_RETURN_IF_ERROR(SampleCompletions(flags, rows));
@@ -222,9 +237,10 @@ absl::StatusOr<std::string> FindCompletions(TryFlags& flags, std::vector<RowToTr
   for (RowToTry& row : *rows) {
     row.candidates = {{.text = row.row.answer}, {.text = ""}};
   }
-  return std::string(
+  return absl::StrCat(
       "the answer of the data, which should get the best reward, and an empty one, which should "
-      "get the worst (--completions-file, --rollouts or --model for others)");
+      "get the worst (--completions-file, --rollouts or --model for others)",
+      kWithoutIds);
 }
 
 std::vector<trainer::RewardInput> InputsOf(const RowToTry& row) {

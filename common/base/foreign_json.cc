@@ -66,6 +66,9 @@ std::string JsonFault(std::string_view text) {
     if (NonFiniteLength(value) > 0) {
       return absl::StrCat(at, ": NaN and Infinity are no numbers of JSON; leave the field out");
     }
+    if (std::string_view(error.what()).find("ill-formed UTF-8") != std::string_view::npos) {
+      return absl::StrCat(at, ": this is not UTF-8; write the file in UTF-8");
+    }
     return at;
   }
   return "not JSON";

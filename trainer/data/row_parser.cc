@@ -179,7 +179,17 @@ absl::Status RowParser::Missing(const ordered_json& row, const std::string& plac
   }
   std::vector<std::string> names;
   for (const auto& [name, value] : row.items()) names.push_back(name);
-  const std::string there = absl::StrCat("; the columns are ", absl::StrJoin(names, ", "));
+  const std::vector<std::string>& usual =
+      role == "answer" ? RecognisedColumns(row).answer : RecognisedColumns(row).prompt;
+  std::string nearest;
+  for (const std::string& wanted : usual) {
+    if (nearest.empty()) nearest = NearestIfClose(wanted, names);
+  }
+  const std::string there = absl::StrCat(
+      "; the columns are ", absl::StrJoin(names, ", "),
+      nearest.empty() ? ""
+                      : absl::StrCat("; if \"", nearest, "\" is the one, set data.columns: {", role,
+                                     ": ", nearest, "}"));
   if (role == "answer") {
     return Malformed(place, absl::StrCat("no \"answer\" and no \"reward_model\": "
                                          "{\"ground_truth\": ..}",

@@ -233,6 +233,7 @@ Reward RewardFunction::Sum(const RewardInput& input, size_t index,
     const auto& [name, weight] = options_.weights[c];
     const RewardAnswer& part = values[c][index];
     if (!part.ok()) {
+      if (weight == 0) continue;  // measured only: nothing is trained on it
       reward.mask_reason = absl::StrCat("reward_failed: ", name, ": ", part.status().message());
       continue;
     }

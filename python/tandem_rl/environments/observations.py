@@ -22,9 +22,20 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and not isinstance(value, (numbers.Number, str)) else value
 
 
+def _text_of(content: Any) -> Any:
+    """Parts of text, [{"type": "text", "text": ..}, ..], as one text; anything else as it is."""
+    def is_text(part: Any) -> bool:
+        return isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+    if isinstance(content, (list, tuple)) and content and all(map(is_text, content)):
+        return "".join(part["text"] for part in content)
+    return content
+
+
 def _message(value: Any, what: str) -> Json:
     if not isinstance(value, Mapping):
         raise EpisodeError(f"{what} is {_shown(value)}: want {OBSERVATION}")
+    if "content" in value:
+        value = {**value, "content": _text_of(value["content"])}
     for key in ("role", "content"):
         if not isinstance(value.get(key), str):
             raise EpisodeError(f"{what} is the message {value!r:.80}, whose {key} is {type(value.get(key)).__name__}: want text")

@@ -66,6 +66,11 @@ def _parameters(function: Callable[..., Any]) -> tuple[dict[str, Json], list[str
     for position, (name, parameter) in enumerate(parameters.items()):
         if position == 0 and name in ("self", "cls") and parameter.annotation is parameter.empty:
             continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise SchemaError(f"its argument {parameter} takes any number of values, which no schema says: name each argument, or "
+                              "take one list")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise SchemaError(f"its argument {name} is given by position only, and models call tools by name: take the / away")
         if parameter.annotation is parameter.empty:
             raise SchemaError(f"its argument {name} has no hint of its type: write {name}: str, for instance")
         properties[name] = _of_hint(hints[name])

@@ -109,6 +109,8 @@ def test_reset_gets_what_it_names_and_kwargs_are_read_as_json(start):
     ("(None, 1, True)", [], 1, True, {}),
     ("('', None, True)", [], None, True, {}),
     ("({'role': 'tool', 'name': 'f', 'content': 'x'}, True, False)", [{"role": "tool", "name": "f", "content": "x"}], 1, False, {}),
+    ("({'role': 'user', 'content': [{'type': 'text', 'text': 'x'}, {'type': 'text', 'text': 'y'}]}, 0, False)", [user("xy")], 0,
+     False, {}),
     ("([{'role': 'user', 'content': 'x'}, {'role': 'user', 'content': 'y'}], 0, False)", [user("x"), user("y")], 0, False, {}),
     ("('x', 0, False, True, {'guesses': 2, 'won': True, 'name': 'n', 'nan': float('nan')})", [user("x")], 0, True,
      {"guesses": 2, "won": 1}),
@@ -130,6 +132,7 @@ def test_what_a_step_may_return(start, returned, messages, reward, done, info):
     ("('a', 1, 0)", "done of Env.step is 0, int: want True or False"),
     ("(None, 1, False)", "Env.step returned no observation (None) and is not done"),
     ("(3, 1, False)", "the observation of Env.step is 3, int: want text, a message"),
+    ("({'role': 'user', 'content': [{'type': 'image'}]}, 1, False)", "whose content is list: want text"),
     ("([{'role': 'user'}], 1, False)", "message 0 of the observation of Env.step is the message {'role': 'user'}, whose content is "
      "NoneType"),
     ("{'obs': 'x', 'done': True}", "Env.step returned a dict with the key obs"),

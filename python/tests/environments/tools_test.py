@@ -87,6 +87,9 @@ def test_schemas_are_those_of_transformers(function):
     ("def f(x: int): pass\n", "it has no docstring"), ("def f(x):\n  '''F.\n\n  Args:\n    x: a'''\n", "its argument x has no hint"),
     ("def f(x: int):\n  '''F.'''\n", "does not describe the argument x"),
     ("def f(x: set):\n  '''F.\n\n  Args:\n    x: a'''\n", "the type <class 'set'> has no JSON schema"),
+    ("def f(*xs: int):\n  '''F.\n\n  Args:\n    xs: a'''\n", "its argument *xs: int takes any number of values"),
+    ("def f(**xs: int):\n  '''F.\n\n  Args:\n    xs: a'''\n", "its argument **xs: int takes any number of values"),
+    ("def f(x: int, /):\n  '''F.\n\n  Args:\n    x: a'''\n", "its argument x is given by position only"),
     ("f = 3\n", "is an int, want a function"), ("def g(): pass\n", "has no f"),
 ])
 def test_what_cannot_be_a_tool_is_named(start, text, said):

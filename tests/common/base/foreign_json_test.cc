@@ -19,6 +19,11 @@ TEST(JsonFault, NamesNumbersThatJsonDoesNotHave) {
   EXPECT_EQ(JsonFault(R"({"a": Nothing})").find(kNaN), std::string::npos);
 }
 
+TEST(JsonFault, SaysWhichTextIsNotUtf8) {
+  EXPECT_EQ(JsonFault("{\"a\": \"caf\xe9\"}"),
+            "not JSON at byte 12: this is not UTF-8; write the file in UTF-8");
+}
+
 TEST(NullForNonFinite, ReplacesWhatIsNoNumberOfJsonAndNothingElse) {
   EXPECT_EQ(NullForNonFinite(R"({"rewards": [0.0, NaN, -Infinity, 1e999, -1e-5, 12]})"),
             R"({"rewards": [0.0, null, null, null, -1e-5, 12]})");

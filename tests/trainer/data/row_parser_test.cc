@@ -67,6 +67,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"NoAnswer", R"({"prompt": "a"})", "no \"answer\""},
         BadLine{"AnswerIsAList", R"({"prompt": "a", "answer": [1]})", "the answer is array"},
         BadLine{"NoPrompt", R"({"answer": "1"})", "no \"prompt\""},
+        BadLine{"PromptNearlyNamed", R"({"promt": "a", "answer": "1"})",
+                "no \"prompt\", \"messages\" or \"question\"; the columns are promt, answer; if "
+                "\"promt\" is the one, set data.columns: {prompt: promt}"},
+        BadLine{"AnswerNearlyNamed", R"({"prompt": "a", "answr": "1"})",
+                "the columns are prompt, answr; if \"answr\" is the one, set data.columns: "
+                "{answer: answr}"},
         BadLine{"EmptyPrompt", R"({"prompt": "", "answer": "1"})", "\"prompt\" is neither"},
         BadLine{"BadMessage", R"({"messages": [{"role": "user"}], "answer": "1"})",
                 "\"messages\" is neither"},

@@ -275,6 +275,21 @@ TEST(Rewards, AModelThatNobodyLoadedMasksAndIsNeverZero) {
               HasSubstr("reward_failed: model: this program loads no reward model"));
 }
 
+TEST(Rewards, AComponentOfWeightZeroIsMeasuredAndMasksNothingWhereItFails) {
+  RewardOptions options;
+  options.weights = {{"exact_match", 1}, {"gsm8k", 0}};
+  auto rewards = RewardFunction::Create(options);
+  ASSERT_THAT(rewards, IsOk());
+  const auto failed = (*rewards)->Score({{.text = "none", .answer = "none"}});
+  EXPECT_THAT(failed[0].mask_reason, IsEmpty()) << "the answer holds no number";
+  EXPECT_DOUBLE_EQ(failed[0].value, 1);
+  EXPECT_THAT(failed[0].parts, ElementsAre(std::pair("exact_match", 1.0)));
+  const auto measured = (*rewards)->Score({{.text = "so #### 7", .answer = "7"}});
+  EXPECT_DOUBLE_EQ(measured[0].value, 0);
+  EXPECT_THAT(measured[0].parts,
+              ElementsAre(std::pair("exact_match", 0.0), std::pair("gsm8k", 1.0)));
+}
+
 TEST(Rewards, CapsActBeforeWeightsAndOnTheWholeValue) {
   RewardOptions options;
   options.weights = {{"length_penalty", 2}};
