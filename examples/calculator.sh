@@ -43,7 +43,7 @@ with open(f"{out}/warm_up.jsonl", "w") as rows, open(f"{out}/text.txt", "w") as 
         call = {"role": "assistant", "content": '<tool_call>{"name": "calculator", "arguments": {"expression": "' + problem + '"}}</tool_call>'}
         result = [{"role": "tool", "content": answer}, {"role": "assistant", "content": answer}]
         print(json.dumps({"messages": [question, call if i % 6 == 0 else result[1]]}), file=rows)
-        if i % 2 == 0:
+        if i % 4 == 0:
             print(json.dumps({"messages": [question, call, *result]}), file=rows)
         if i < 60:
             print("system\n# Tools\n<tools>", tools[1:-1], "</tools>", sep="\n", file=text)
@@ -58,7 +58,7 @@ if [ ! -e "$out/fresh" ]; then
 fi
 if [ ! -e "$out/model" ]; then
   "$tandem" sft --model "$out/fresh" --data "$out/warm_up.jsonl" --tools-file "$out/tools.json" --out "$out/model" \
-    --epochs 2 --max-updates "${UPDATES:-0}" --batch 32 --lr 1.5e-3 --seed "$seed"
+    --epochs 3 --max-updates "${UPDATES:-0}" --batch 32 --lr 1.5e-3 --seed "$seed"
 fi
 if [ "${1:-}" = --prepare ]; then exit; fi
 exec "$tandem" run examples/calculator.yaml --clean --set trainer.seed="$seed" "$@"

@@ -9,6 +9,9 @@
 namespace tandem::cli {
 namespace {
 
+// A line of metrics has a number for each that an environment or a reward tells.
+constexpr size_t kLongestProgressLine = 16 << 20;  // bytes
+
 // No variables for a trainer with one rank.
 std::vector<std::string> VariablesOfRank(int64_t rank, int64_t num_ranks, int port) {
   if (num_ranks == 1) return {};
@@ -36,6 +39,7 @@ absl::Status LocalTrainer::Start(const std::string& logs, int64_t num_ranks,
                                       .argv = argv,
                                       .log_path = absl::StrCat(logs, "/", name, ".log"),
                                       .pipe_output = rank == 0,
+                                      .longest_line = kLongestProgressLine,
                                       .environment = VariablesOfRank(rank, num_ranks, port)});
     if (!child.ok()) {
       ranks_.clear();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -47,6 +48,14 @@ std::string RunSummary::AlertsLine() const {
   return names.empty() ? "" : absl::StrCat("alerts: ", names, " (see docs/observability.md)\n");
 }
 
+std::string RunSummary::MaskedLine() const {
+  const std::string reasons = Counted(masked);
+  return reasons.empty() ? ""
+                         : absl::StrCat("masked: ", reasons,
+                                        " (completions without a reward; events.jsonl of the run "
+                                        "says why)\n");
+}
+
 std::string RunSummary::RestartsLine() const {
   const std::string names = Counted(restarts);
   return names.empty() ? "" : absl::StrCat("restarts: ", names, " (launch.max_restarts)\n");
@@ -78,6 +87,7 @@ bool ProgressView::TakeStep(const nlohmann::json& line) {
     seconds_per_step_ = seconds_per_step_ > 0 ? 0.7 * seconds_per_step_ + 0.3 * seconds : seconds;
     const double left =
         seconds_per_step_ * static_cast<double>(std::max<int64_t>(0, num_steps_ - step));
+    CountMasked(line);
     numbers_ = absl::StrFormat("  reward %.3f  %5.0f tok/s  drift %.1e  ETA %s", reward,
                                NumberOf(line, "throughput/sampled_tokens_per_s", 0),
                                NumberOf(line, "drift/mean_abs_delta", 0), ShortDuration(left));
@@ -94,6 +104,15 @@ bool ProgressView::TakeStep(const nlohmann::json& line) {
   return true;
 }
 
+void ProgressView::CountMasked(const nlohmann::json& line) {
+  static constexpr std::pair<const char*, const char*> kReasons[] = {
+      {"turns/failed", "environment_failed"}, {"drops/completion_reward_failed", "reward_failed"}};
+  for (const auto& [metric, reason] : kReasons) {
+    const double count = NumberOf(line, metric, 0);
+    if (count > 0) summary_.masked[reason] += static_cast<int64_t>(count);
+  }
+}
+
 bool ProgressView::TakeEvent(const nlohmann::json& line) {
   const std::string kind = TextOf(line, "kind");
   if (kind == "alert") {
@@ -101,6 +120,14 @@ bool ProgressView::TakeEvent(const nlohmann::json& line) {
     text_ = "alert: " + TextOf(line, "message");
     const std::string diagnosis = TextOf(line, "diagnosis");
     if (!diagnosis.empty()) text_ += " (" + diagnosis + ")";
+    return true;
+  }
+  // The message has a traceback below.
+  if (kind == "environment_failed" || kind == "reward_raised") {
+    if (!failures_.insert(kind).second) return false;
+    const auto message = line.find("message");
+    const std::string whole = message != line.end() && message->is_string() ? *message : "";
+    text_ = absl::StrCat(kind, ": ", Printable(whole.substr(0, whole.find('\n'))));
     return true;
   }
   if (kind == "server_lost" || kind == "server_hung" || kind == "server_back" ||

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,12 +21,15 @@ struct RunSummary {
   double first_greedy = -1;     // held-out share correct at the first evaluation; -1: none
   double last_greedy = -1;
   std::map<std::string, int64_t> alerts;    // name -> how often
+  std::map<std::string, int64_t> masked;    // completions without a reward: why -> how many
   std::map<std::string, int64_t> restarts;  // process -> how often it was started again
 
   double FirstRewards() const;  // mean over the first three steps
   double LastRewards() const;   // and over the last three
   // "alerts: drift_guard 3x, entropy_collapse 1x (...)" and a newline; empty if there are none.
   std::string AlertsLine() const;
+  // "masked: environment_failed 11x (...)" and a newline; empty if no completion was.
+  std::string MaskedLine() const;
   // "restarts: rollout_server 0 1x, trainer 2x (...)" and a newline; empty if there are none.
   std::string RestartsLine() const;
 };
@@ -35,8 +39,8 @@ class ProgressView {
   explicit ProgressView(int64_t num_steps) : num_steps_(num_steps) {}
 
   // Takes one progress line. Returns true if `text()` is to be printed as a line of its own (the
-  // end of a step, an evaluation, an alert with a new name, a lost server), and false if it only
-  // redraws the live line or is unchanged.
+  // end of a step, an evaluation, an alert with a new name, the first failure of an environment or
+  // of a reward, a lost server), and false if it only redraws the live line or is unchanged.
   bool Take(std::string_view line);
 
   const std::string& text() const { return text_; }
@@ -45,12 +49,14 @@ class ProgressView {
 
  private:
   bool TakeStep(const nlohmann::json& line);
+  void CountMasked(const nlohmann::json& line);
   bool TakeEvent(const nlohmann::json& line);
 
   const int64_t num_steps_;
   std::string text_;
   std::string numbers_;  // of the last step that ended, for the live line
   RunSummary summary_;
+  std::set<std::string> failures_;  // kinds that were shown
   int64_t last_step_ = 0;
   double seconds_per_step_ = 0;
 };

@@ -23,6 +23,7 @@ int Run(const LocalRunOptions& options) {
   if (!result.ok()) return FailUsage(result.status());
   if (options.dry_run) return 0;
   std::fprintf(stderr, "run: %s\n", result->run_directory.c_str());
+  std::fputs(result->summary.MaskedLine().c_str(), stderr);
   std::fputs(result->summary.AlertsLine().c_str(), stderr);
   std::fputs(result->summary.RestartsLine().c_str(), stderr);
   if (!result->report.empty()) std::fprintf(stderr, "report: %s\n", result->report.c_str());

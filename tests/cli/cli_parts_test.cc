@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
 #include "cli/run/problems.h"
@@ -102,6 +103,22 @@ TEST(ProgressViewTest, AnAlertGetsALineWithItsDiagnosisOnce) {
   EXPECT_FALSE(view.Take(ratio));
   EXPECT_TRUE(view.Take(R"({"kind":"alert","name":"kl","message":"kl is 1"})"));
   EXPECT_EQ(view.summary().AlertsLine(), "alerts: kl 1x, ratio 2x (see docs/observability.md)\n");
+}
+
+TEST(ProgressViewTest, TheFirstFailureOfAnEnvironmentIsShownAndMaskedCompletionsAreCounted) {
+  ProgressView view(4);
+  EXPECT_EQ(view.summary().MaskedLine(), "");
+  EXPECT_TRUE(
+      view.Take(R"({"kind":"environment_failed","message":"KeyError: 'x'\nTraceback .."})"));
+  EXPECT_EQ(view.text(), "environment_failed: KeyError: 'x'");
+  EXPECT_FALSE(view.Take(R"({"kind":"environment_failed","message":"ValueError"})"));
+  EXPECT_TRUE(view.Take(R"({"kind":"reward_raised","message":"ValueError"})"));
+  for (const int step : {1, 2}) {
+    view.Take(absl::StrCat("{\"step\":", step, ",\"reward/mean\":0.5,\"turns/failed\":3}"));
+  }
+  EXPECT_EQ(view.summary().MaskedLine(),
+            "masked: environment_failed 6x (completions without a reward; events.jsonl of the run "
+            "says why)\n");
 }
 
 TEST(ProgressViewTest, WhatAServerSaidCannotMoveTheCursor) {

@@ -150,7 +150,7 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
     }
     // There is no room for the answer and a token behind it.
     if (std::ssize(*ids) > turn.num_tokens_left) {
-      AddInfo({{kOutOfTokens, 1}}, &outcome);
+      SetInfo(kOutOfTokens, 1, &outcome);
       return Answered{.has_no_room = true};
     }
     for (ordered_json& message : ordered_json::parse(said->messages_json)) {
@@ -160,15 +160,19 @@ class EnvironmentPool::GroupEpisodes : public TurnPlayer,
   }
 
   // A later turn's number takes the place of an earlier one's.
+  static void SetInfo(const std::string& name, double value, Episode* outcome) {
+    const auto known =
+        std::ranges::find(outcome->info, name, &std::pair<std::string, double>::first);
+    if (known == outcome->info.end()) {
+      outcome->info.emplace_back(name, value);
+    } else {
+      known->second = value;
+    }
+  }
+
   static void AddInfo(const std::vector<std::pair<std::string, double>>& info, Episode* outcome) {
     for (const auto& [name, value] : info) {
-      const auto known =
-          std::ranges::find(outcome->info, name, &std::pair<std::string, double>::first);
-      if (known == outcome->info.end()) {
-        outcome->info.emplace_back(name, value);
-      } else {
-        known->second = value;
-      }
+      if (!name.empty() && name != kOutOfTokens) SetInfo(name, value, outcome);
     }
   }
 

@@ -92,12 +92,18 @@ absl::Status CheckPairs(const ExperienceBatch& batch) {
   std::map<int64_t, Members> groups;
   for (const CompletionOrigin& completion : batch.completions) {
     const Microbatch& micro = batch.microbatches[static_cast<size_t>(completion.microbatch)];
-    const auto begin = micro.advantages.begin() + completion.begin;
-    const auto end = micro.advantages.begin() + completion.end;
+    int64_t drawn = 0, above = 0, below = 0;  // tokens; those that were given have no advantage
+    for (auto t = static_cast<size_t>(completion.begin); t < static_cast<size_t>(completion.end);
+         ++t) {
+      if (!micro.loss_mask[t]) continue;
+      ++drawn;
+      above += micro.advantages[t] > 0;
+      below += micro.advantages[t] < 0;
+    }
     Members& members = groups[completion.group];
     members.rows.insert(completion.microbatch);
-    members.chosen += std::all_of(begin, end, [](float a) { return a > 0; });
-    members.rejected += std::all_of(begin, end, [](float a) { return a < 0; });
+    members.chosen += drawn > 0 && above == drawn;
+    members.rejected += drawn > 0 && below == drawn;
   }
   for (const auto& [group, members] : groups) {
     if (members.chosen == 1 && members.rejected == 1 && members.rows.size() == 1) continue;

@@ -10,6 +10,9 @@ namespace {
 
 using offpolicy::Interval;
 
+// Share of completions; now and then an answer may be too long.
+constexpr double kMostOutOfTokens = 0.25;
+
 // One check of a step: what was measured, against what, and what to say.
 class Checks {
  public:
@@ -168,6 +171,10 @@ std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& opti
   checks.RaiseBelow("reward_std_near_zero", checks.Read("reward/std"), options.reward_std_min,
                     "all completions are worth the same: the task is solved, too hard, or the "
                     "reward does not see the answer");
+  checks.RaiseAbove("environment_out_of_tokens",
+                    checks.Read("reward/part/environment/out_of_tokens"), kMostOutOfTokens,
+                    "what the environment says has no room behind the turn: raise "
+                    "trainer.environment.max_completion_tokens, or shorten its answers");
   checks.RaiseBelow("entropy_collapse", checks.Read("loss/entropy"), options.entropy_min,
                     "the policy hardly explores: lower the learning rate, raise eps_high, or "
                     "stop here");

@@ -95,7 +95,7 @@ class CallsOfUser:
     def __init__(self) -> None:
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
 
-    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Returns what the function does, or raises Raised."""
         try:
             if is_async(function):

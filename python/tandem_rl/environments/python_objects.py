@@ -27,7 +27,8 @@ from .episode import CallsOfUser, Environment, Episode, EpisodeError, Json, Repl
 from .observations import messages_of, reply_of, reward_of
 from .tool_functions import ToolTurns, style_of_tools, tool_of
 
-WANT = "want a class with reset and step(text), or a function that returns an object of such a class"
+WANT = ("want a class with reset and step(text), or, as for TRL's environment_factory, with reset and get_reward; or a function that "
+        "returns an object of such a class")
 
 
 def _parameters(call: Callable[..., Any], spec: str) -> list[inspect.Parameter]:
@@ -141,6 +142,9 @@ class PythonEpisode(Episode):
     async def reset(self) -> list[Json]:
         made = await self.calls.call(self.environment.make)
         name = type(made).__name__
+        if inspect.isclass(made):
+            raise EpisodeError(f"{self.environment.spec} returned the class {made.__name__}: name the class itself, or return an "
+                               "object of it")
         _check_methods(made, f"{self.environment.spec} returned {kind_of(made)}, which", EpisodeError)
         self.object = made
         if _is_trl(made):
@@ -159,7 +163,7 @@ class PythonEpisode(Episode):
         missing = _missing_of_reset(reset, self.row)
         if missing:
             raise EpisodeError(_needs(missing, f"{name}.reset", self.row))
-        return {key: value for key, value in given.items() if key in named or (takes_all and key != "row")}
+        return {key: value for key, value in given.items() if key in named or (takes_all and key not in ("row", "self"))}
 
     async def step(self, turn: Turn) -> Reply:
         name = f"{type(self.object).__name__}.step"

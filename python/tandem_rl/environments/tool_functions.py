@@ -5,6 +5,7 @@ shows (tool_calls.py); what it returns is answered as a message of the role tool
 that is malformed, and a tool that raises, are answered with a message that says why, so that the model can do better. A turn
 without a call ends the episode. There is no reward: the reward functions of the run judge the completion."""
 import asyncio
+import enum
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 from ..workers.loading import LoadError, find, kind_of, last_line
 from .episode import CallsOfUser, Environment, Episode, Json, Raised, Reply, Turn, file_of
 from .tool_calls import Call, checked, read_calls, style_of, unread_form
-from .tool_schemas import SchemaError, schema_of
+from .tool_schemas import SchemaError, enums_of, schema_of
 
 
 @dataclass
@@ -21,6 +22,12 @@ class Tool:
     name: str
     call: Callable[..., Any]
     schema: Json
+    enums: dict[str, type[enum.Enum]]  # of its arguments
+
+    def arguments(self, written: Json) -> Json:
+        """Those that the model wrote, with members of an Enum for their values."""
+        return {name: self.enums[name](value) if name in self.enums and value is not None else value
+                for name, value in written.items()}
 
 
 def tool_of(value: Any, spec: str) -> Tool:
@@ -31,7 +38,7 @@ def tool_of(value: Any, spec: str) -> Tool:
         schema = schema_of(value)
     except SchemaError as error:
         raise LoadError(f"{spec} cannot be a tool: {error}") from None
-    return Tool(schema["function"]["name"], value, schema)
+    return Tool(schema["function"]["name"], value, schema, enums_of(value))
 
 
 def style_of_tools(chat_template: str) -> str:
@@ -85,8 +92,9 @@ class ToolTurns:
         """The message, and False if the tool raised."""
         if call.error:
             return _message(call, number, f"Error: {call.error}"), True
+        tool = self.tools[call.name]
         try:
-            result = await self.calls.call(self.tools[call.name].call, **call.arguments)
+            result = await self.calls.call(tool.call, **tool.arguments(call.arguments))
         except Raised as raised:
             return _message(call, number, f"Error: {last_line(raised.error)}"), False
         return _message(call, number, _text_of(result)), True

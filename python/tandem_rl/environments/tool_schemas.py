@@ -54,6 +54,16 @@ def schema_of(function: Callable[..., Any]) -> Json:
     return {"type": "function", "function": tool}
 
 
+def enums_of(function: Callable[..., Any]) -> dict[str, type[enum.Enum]]:
+    """The arguments whose type is an Enum, or that or None: a model writes the values of its members."""
+    found = {}
+    for name, hint in typing.get_type_hints(function).items():
+        for part in typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,):
+            if isinstance(part, type) and issubclass(part, enum.Enum):
+                found[name] = part
+    return found
+
+
 def _parameters(function: Callable[..., Any]) -> tuple[dict[str, Json], list[str], Json | None]:
     """The schema of each argument, the names of those that have to be given, and the schema of what is returned."""
     try:

@@ -101,7 +101,14 @@ def test_reset_gets_what_it_names_and_kwargs_are_read_as_json(start):
     assert worker.open(row=row)["messages"] == [user("((['x'], 'two'), 5, ['level', 'other'], 3, 4)")]
     every = "class Env:\n  def reset(self, **all): return repr(sorted(all.items()))\n  def step(self, text): return None, 0, True\n"
     assert start(every).open(row=row)["messages"] == [user("[('level', 3), ('other', 1), ('seed', 5)]")]
+    odd = {"function": 1, "args": 2, "self": 3}
+    assert start(every).open(row=odd)["messages"] == [user("[('args', 2), ('function', 1), ('seed', 5)]")]
     assert "Env.reset needs the argument level" in worker.open(2, row={})["error"]
+
+
+def test_a_function_that_returns_a_class_is_told_what_it_should_return(start):
+    worker = start(COUNT + "def make(): return Env\n", {"kind": "python", "spec": "my_env.py:make"})
+    assert "my_env.py:make returned the class Env: name the class itself" in worker.open()["error"]
 
 
 @pytest.mark.parametrize("returned, messages, reward, done, info", [

@@ -165,6 +165,33 @@ def test_calls_of_one_turn_run_beside_each_other_and_results_are_json(start):
                                                                      '{"met": "b", "é": [1, null]}']
 
 
+ODD = '''
+import enum
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+def paint(function: str, colour: Colour, other: Colour | None = None):
+    """Paints.
+
+    Args:
+        function: what
+        colour: with what
+        other: and with what
+    """
+    return f"{function} {colour.name} {other and other.name}"
+'''
+
+
+def test_an_argument_may_have_any_name_and_that_of_an_enum_is_a_member(start):
+    worker = start(ODD, {"kind": "tools", "specs": ["my_env.py:paint"]})
+    worker.open()
+    said = [call("paint", function="sin", colour="red"), call("paint", function="sin", colour="blue", other="red"),
+            call("paint", function="sin", colour="green")]
+    told = [worker.step(text, turn)["messages"][0]["content"] for turn, text in enumerate(said, 1)]
+    assert told[:2] == ["sin RED None", "sin BLUE RED"]
+    assert told[2].startswith("Error: ") and "green" in told[2]
+
+
 def test_the_form_is_that_of_the_chat_template(start):
     worker = start(TOOLS, {"kind": "tools", "specs": ["my_env.py:make(factor=3)"]}, chat_template="[TOOL_CALLS] [")
     worker.open()

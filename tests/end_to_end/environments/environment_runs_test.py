@@ -179,6 +179,14 @@ def test_rewards_of_turns_belong_to_their_last_tokens(folder, talker, kind):
     assert len(seen) > 1, "episodes of several lengths"
 
 
+def test_completions_of_several_turns_make_pairs(folder, talker):
+    (folder / "env.py").write_text(class_of_turns, encoding="utf-8")
+    code, output = run(folder, talker, trainer={"preset": "online_dpo", "prompts_per_step": 8, "completions_per_prompt": 2})
+    assert code == 0, output
+    small_run.check_ledger(folder)
+    assert any(line["turns/max"] > 1 and line["pairs/count"] > 0 for line in small_run.steps(folder))
+
+
 def test_a_dry_run_loads_the_environment(folder, talker):
     code, output = run(folder, talker, "Guess", "--dry-run")
     assert code == 0, output
@@ -206,6 +214,8 @@ def test_a_fault_masks_the_completions_that_it_is_about(folder, talker, monkeypa
             assert secret == 2 or not any(c["drop_reason"] for c in group["completions"])
     assert len(small_run.steps(folder)) == 2
     assert small_run.events(folder, "environment_failed")
+    shown = [line for line in output.splitlines() if line.startswith(("environment_failed: ", "masked: environment_failed "))]
+    assert len(shown) == 2 and shown[0].startswith(reason), output
     assert sum(line["turns/failed"] for line in small_run.steps(folder)) == \
         sum(bool(completion["drop_reason"]) for completion in completions(folder))
     small_run.check_ledger(folder)

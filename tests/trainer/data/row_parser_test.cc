@@ -71,8 +71,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "no \"prompt\", \"messages\" or \"question\"; the columns are promt, answer; if "
                 "\"promt\" is the one, set data.columns: {prompt: promt}"},
         BadLine{"AnswerNearlyNamed", R"({"prompt": "a", "answr": "1"})",
-                "the columns are prompt, answr; if \"answr\" is the one, set data.columns: "
-                "{answer: answr}"},
+                "no \"answer\" and no \"reward_model\": {\"ground_truth\": ..}; the columns are "
+                "prompt, answr; if \"answr\" is the one, set data.columns: {answer: answr}"},
         BadLine{"EmptyPrompt", R"({"prompt": "", "answer": "1"})", "\"prompt\" is neither"},
         BadLine{"BadMessage", R"({"messages": [{"role": "user"}], "answer": "1"})",
                 "\"messages\" is neither"},

@@ -37,7 +37,7 @@ class Echo:
         self.turns += 1
         if text == "raise": raise ValueError("it broke")
         if text == "7": return None, 1, True
-        return f"seed {self.seed}, not {text}", 0.125, False, False, {"turns": self.turns}
+        return f"seed {self.seed}, not {text}", 0.125, False, False, {"turns": self.turns, "out_of_tokens": 9}
 )";
 
 class EnvironmentPoolTest : public ::testing::Test {

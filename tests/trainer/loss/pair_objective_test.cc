@@ -175,11 +175,24 @@ TEST(CheckPairs, RefusesWhatIsNotOneChosenAndOneRejectedCompletion) {
   ExperienceBatch batch;
   Microbatch& micro = batch.microbatches.emplace_back();
   micro.advantages = {0, 1, -1};
+  micro.loss_mask = {0, 1, 1};
   batch.completions = {{.group = 0, .begin = 1, .end = 2}, {.group = 0, .begin = 2, .end = 3}};
   EXPECT_THAT(CheckPairs(batch), IsOk());
   micro.advantages = {0, 1, 1};
   EXPECT_THAT(CheckPairs(batch), FailsWith(absl::StatusCode::kInvalidArgument,
                                            "group 0 of the batch is no pair: it has 2 trained"));
+}
+
+TEST(CheckPairs, LooksAtTheTokensThatWereDrawn) {
+  ExperienceBatch batch;
+  Microbatch& micro = batch.microbatches.emplace_back();
+  micro.advantages = {0, 1, 0, 1, -1, 0, -1};
+  micro.loss_mask = {0, 1, 0, 1, 1, 0, 1};  // an environment gave one token between two turns
+  batch.completions = {{.group = 0, .begin = 1, .end = 4}, {.group = 0, .begin = 4, .end = 7}};
+  EXPECT_THAT(CheckPairs(batch), IsOk());
+  micro.advantages[6] = 1;
+  EXPECT_THAT(CheckPairs(batch), FailsWith(absl::StatusCode::kInvalidArgument,
+                                           "and 0 with advantages below, in 1 rows"));
 }
 
 // The preference loss of an ordered pair of sequences of the toy policy as a gradient by its logits,

@@ -128,6 +128,9 @@ TEST(Alerts, EachConditionHasItsName) {
   EXPECT_THAT(Names({{"kl_reference/k3", 0.5}}, {.kl_budget = 0.1}), ElementsAre("kl_over_budget"));
   EXPECT_THAT(Names({{"reward/std", 0}}), ElementsAre("reward_std_near_zero"));
   EXPECT_THAT(Names({{"loss/entropy", 0.001}}), ElementsAre("entropy_collapse"));
+  EXPECT_THAT(Names({{"reward/part/environment/out_of_tokens", 0.5}}),
+              ElementsAre("environment_out_of_tokens"));
+  EXPECT_THAT(Names({{"reward/part/environment/out_of_tokens", 0.25}}), ElementsAre());
 }
 
 TEST(Alerts, AClipThatNeverActsIsAlarmingOnlyWhereRatiosShouldLeaveABandAroundOne) {
