@@ -21,9 +21,10 @@ from tandem_rl.environments.tool_schemas import schema_of
 print(json.dumps([schema_of(calculator)]))' > "$out/tools.json"
 
 # All 8100 products of two numbers of two digits; 100 are held out. The run takes those with a product of four digits,
-# of which the warm-up has most. In the warm-up one of six problems is answered by
-# a call, the others with the product at once. Supervised learning is of the last message of a row only, so
-# the answer after the call is a row of its own.
+# of which the warm-up has most. In the warm-up half of the problems are asked for in words, "with the calculator", and
+# are answered by a call, from which the model learns to copy the problem. Of the others, which are written as in the
+# run, one of six is answered by a call and five with the product at once. Supervised learning is of the last message of
+# a row only, so the answer after the call is a row of its own.
 python3 - "$out" "$seed" <<'PYTHON'
 import json, random, sys
 
@@ -39,16 +40,16 @@ for name, part in (("held_out", held_out), ("train", train)):
 tools = open(f"{out}/tools.json").read().strip()
 with open(f"{out}/warm_up.jsonl", "w") as rows, open(f"{out}/text.txt", "w") as text:
     for i, (problem, answer) in enumerate(train):
-        question = {"role": "user", "content": problem}
+        in_words = i % 2 == 0
+        question = {"role": "user", "content": f"with the calculator: {problem}" if in_words else problem}
         call = {"role": "assistant", "content": '<tool_call>{"name": "calculator", "arguments": {"expression": "' + problem + '"}}</tool_call>'}
         result = [{"role": "tool", "content": answer}, {"role": "assistant", "content": answer}]
-        print(json.dumps({"messages": [question, call if i % 6 == 0 else result[1]]}), file=rows)
-        if i % 4 == 0:
-            print(json.dumps({"messages": [question, call, *result]}), file=rows)
+        print(json.dumps({"messages": [question, call if in_words or i // 2 % 6 == 0 else result[1]]}), file=rows)
+        print(json.dumps({"messages": [question, call, *result]}), file=rows)
         if i < 60:
             print("system\n# Tools\n<tools>", tools[1:-1], "</tools>", sep="\n", file=text)
             print('A call: <tool_call>{"name": .., "arguments": {..}}</tool_call>', file=text)
-            print("user", problem, "assistant", call["content"], "tool", f"<tool_response>{answer}</tool_response>",
+            print("user with the calculator:", problem, "assistant", call["content"], "tool", f"<tool_response>{answer}</tool_response>",
                   "assistant", answer, sep="\n", file=text)
 PYTHON
 if [ ! -e "$out/fresh" ]; then
@@ -58,7 +59,7 @@ if [ ! -e "$out/fresh" ]; then
 fi
 if [ ! -e "$out/model" ]; then
   "$tandem" sft --model "$out/fresh" --data "$out/warm_up.jsonl" --tools-file "$out/tools.json" --out "$out/model" \
-    --epochs 3 --max-updates "${UPDATES:-0}" --batch 32 --lr 1.5e-3 --seed "$seed"
+    --epochs 2 --max-updates "${UPDATES:-0}" --batch 16 --lr 1.5e-3 --seed "$seed"
 fi
 if [ "${1:-}" = --prepare ]; then exit; fi
 exec "$tandem" run examples/calculator.yaml --clean --set trainer.seed="$seed" "$@"

@@ -26,7 +26,7 @@ def test_the_guessing_game_is_played_in_several_turns(tmp_path):
 
 def test_the_calculator_answers_calls(tmp_path):
     # Too short a warm-up for calls that are worth reading: the model's call is what the row wants of it.
-    run = run_example(tmp_path, "calculator", "--set", "trainer.steps=2", "--set", "trainer.prompts_per_step=4", UPDATES="100")
+    run = run_example(tmp_path, "calculator", "--set", "trainer.steps=2", "--set", "trainer.prompts_per_step=4", UPDATES="200")
     steps, evaluations = lines_of(run)
     assert [line["step"] for line in steps] == [1, 2]
     assert max(line["turns/mean"] for line in steps) > 1
