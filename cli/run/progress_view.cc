@@ -52,8 +52,8 @@ std::string RunSummary::MaskedLine() const {
   const std::string reasons = Counted(masked);
   return reasons.empty() ? ""
                          : absl::StrCat("masked: ", reasons,
-                                        " (completions without a reward; events.jsonl of the run "
-                                        "says why)\n");
+                                        " (completions without a reward; drop_reason in rollouts/ "
+                                        "of the run says why)\n");
 }
 
 std::string RunSummary::RestartsLine() const {
@@ -122,7 +122,7 @@ bool ProgressView::TakeEvent(const nlohmann::json& line) {
     if (!diagnosis.empty()) text_ += " (" + diagnosis + ")";
     return true;
   }
-  // The message has a traceback below.
+  // A traceback may follow the first line of the message.
   if (kind == "environment_failed" || kind == "reward_raised") {
     if (!failures_.insert(kind).second) return false;
     const auto message = line.find("message");

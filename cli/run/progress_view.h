@@ -20,8 +20,10 @@ struct RunSummary {
   std::vector<double> rewards;  // mean reward of each train step, in order
   double first_greedy = -1;     // held-out share correct at the first evaluation; -1: none
   double last_greedy = -1;
-  std::map<std::string, int64_t> alerts;    // name -> how often
-  std::map<std::string, int64_t> masked;    // completions without a reward: why -> how many
+  std::map<std::string, int64_t> alerts;  // name -> how often
+  // Completions without a reward: why -> how many. Those of environments are counted in all groups,
+  // the others in groups that are trained.
+  std::map<std::string, int64_t> masked;
   std::map<std::string, int64_t> restarts;  // process -> how often it was started again
 
   double FirstRewards() const;  // mean over the first three steps
@@ -39,8 +41,8 @@ class ProgressView {
   explicit ProgressView(int64_t num_steps) : num_steps_(num_steps) {}
 
   // Takes one progress line. Returns true if `text()` is to be printed as a line of its own (the
-  // end of a step, an evaluation, an alert with a new name, the first failure of an environment or
-  // of a reward, a lost server), and false if it only redraws the live line or is unchanged.
+  // end of a step, an evaluation, an alert with a new name, a lost server, the first failure of an
+  // environment or a reward), and false if it only redraws the live line or is unchanged.
   bool Take(std::string_view line);
 
   const std::string& text() const { return text_; }

@@ -67,7 +67,7 @@ std::string JsonFault(std::string_view text) {
       return absl::StrCat(at, ": NaN and Infinity are no numbers of JSON; leave the field out");
     }
     if (std::string_view(error.what()).find("ill-formed UTF-8") != std::string_view::npos) {
-      return absl::StrCat(at, ": this is not UTF-8; write the file in UTF-8");
+      return absl::StrCat(at, ": the text is not UTF-8 there; convert it to UTF-8");
     }
     return at;
   }

@@ -140,7 +140,7 @@ void AddSetFlag(CLI::App& command, std::vector<std::string>& sets, const std::st
 }
 
 void PrintFailure(const std::string& program, const absl::Status& status) {
-  std::fflush(stdout);  // what was printed before it stands before it, also in one file
+  std::fflush(stdout);  // so that the error comes last where both go into one file
   std::fprintf(stderr, "%s: %s\n", program.c_str(),
                PrintableLines(std::string(status.message())).c_str());
 }

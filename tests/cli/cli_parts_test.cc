@@ -117,8 +117,8 @@ TEST(ProgressViewTest, TheFirstFailureOfAnEnvironmentIsShownAndMaskedCompletions
     view.Take(absl::StrCat("{\"step\":", step, ",\"reward/mean\":0.5,\"turns/failed\":3}"));
   }
   EXPECT_EQ(view.summary().MaskedLine(),
-            "masked: environment_failed 6x (completions without a reward; events.jsonl of the run "
-            "says why)\n");
+            "masked: environment_failed 6x (completions without a reward; drop_reason in "
+            "rollouts/ of the run says why)\n");
 }
 
 TEST(ProgressViewTest, WhatAServerSaidCannotMoveTheCursor) {

@@ -10,7 +10,7 @@ namespace {
 
 using offpolicy::Interval;
 
-// Share of completions; now and then an answer may be too long.
+// The share of completions; a single answer may well be too long.
 constexpr double kMostOutOfTokens = 0.25;
 
 // One check of a step: what was measured, against what, and what to say.

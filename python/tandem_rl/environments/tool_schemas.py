@@ -55,12 +55,13 @@ def schema_of(function: Callable[..., Any]) -> Json:
 
 
 def enums_of(function: Callable[..., Any]) -> dict[str, type[enum.Enum]]:
-    """The arguments whose type is an Enum, or that or None: a model writes the values of its members."""
+    """The arguments whose type is an Enum, or an Enum or None: a model writes the values of its members."""
     found = {}
     for name, hint in typing.get_type_hints(function).items():
-        for part in typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,):
-            if isinstance(part, type) and issubclass(part, enum.Enum):
-                found[name] = part
+        parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+        kinds = [part for part in parts if part is not type(None)]
+        if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], enum.Enum):
+            found[name] = kinds[0]
     return found
 
 

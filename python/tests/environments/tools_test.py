@@ -170,25 +170,26 @@ import enum
 class Colour(enum.Enum):
     RED = "red"
     BLUE = "blue"
-def paint(function: str, colour: Colour, other: Colour | None = None):
+def paint(function: str, colour: Colour, other: Colour | None = None, third: Colour | int = 0):
     """Paints.
 
     Args:
         function: what
         colour: with what
         other: and with what
+        third: a colour or its number, as it is written
     """
-    return f"{function} {colour.name} {other and other.name}"
+    return f"{function} {colour.name} {other and other.name} {third!r}"
 '''
 
 
 def test_an_argument_may_have_any_name_and_that_of_an_enum_is_a_member(start):
     worker = start(ODD, {"kind": "tools", "specs": ["my_env.py:paint"]})
     worker.open()
-    said = [call("paint", function="sin", colour="red"), call("paint", function="sin", colour="blue", other="red"),
+    said = [call("paint", function="sin", colour="red"), call("paint", function="sin", colour="blue", other="red", third=3),
             call("paint", function="sin", colour="green")]
     told = [worker.step(text, turn)["messages"][0]["content"] for turn, text in enumerate(said, 1)]
-    assert told[:2] == ["sin RED None", "sin BLUE RED"]
+    assert told[:2] == ["sin RED None 0", "sin BLUE RED 3"]
     assert told[2].startswith("Error: ") and "green" in told[2]
 
 

@@ -98,6 +98,15 @@ def test_wrong_rows_are_counted_and_end_with_exit_code_3(folder):
     assert 'no column "qestion"; the columns are question, answer; did you mean "question"? (data.columns.prompt)' in done.stdout
 
 
+def test_a_file_without_a_row_and_text_that_is_not_utf8_are_told(folder):
+    (folder / "none.jsonl").write_text("")
+    done = tandem("data", folder / "none.jsonl")
+    assert done.returncode == 3 and "none.jsonl: no row of data" in done.stderr
+    (folder / "latin1.jsonl").write_bytes('{"prompt": "café", "answer": "1"}\n'.encode("latin-1"))
+    done = tandem("data", folder / "latin1.jsonl")
+    assert done.returncode == 3 and "convert it to UTF-8" in done.stdout + done.stderr
+
+
 RUN = """
 trainer:
   model: {folder}/model

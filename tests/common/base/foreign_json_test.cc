@@ -21,7 +21,7 @@ TEST(JsonFault, NamesNumbersThatJsonDoesNotHave) {
 
 TEST(JsonFault, SaysWhichTextIsNotUtf8) {
   EXPECT_EQ(JsonFault("{\"a\": \"caf\xe9\"}"),
-            "not JSON at byte 12: this is not UTF-8; write the file in UTF-8");
+            "not JSON at byte 12: the text is not UTF-8 there; convert it to UTF-8");
 }
 
 TEST(NullForNonFinite, ReplacesWhatIsNoNumberOfJsonAndNothingElse) {

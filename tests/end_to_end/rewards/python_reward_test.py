@@ -215,6 +215,7 @@ def test_tandem_reward_shows_the_best_and_the_worst_case(folder):
     assert tried["std"] == pytest.approx(0.5)
     code, output, errors = tandem_reward(folder, "my_reward.py:letters", "--data", data)
     assert code == 0 and "the answer of the data, which should get the best reward" in output
+    assert "so that their completion_ids are empty" in output
     assert "(empty)" in output
 
 
