@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <optional>
+#include <vector>
 
 #include "common/base/check.h"
 #include "common/base/log.h"
@@ -30,8 +32,22 @@ struct SignalState {
   struct sigaction saved_term = {};
   struct sigaction saved_int = {};
   struct sigaction saved_pipe = {};
+  std::vector<std::byte> stack;  // of the handler
+  stack_t saved_stack = {};
 };
 SignalState state;
+
+// Lets handlers of this thread run on a stack of their own. oneDNN's kernel for small fp32 products
+// uses the stack pointer as a pointer into its work space (jit_avx512_common_gemm_f32), so that the
+// frame of a signal would be written over the heap. The kernel gives a signal of the process to the
+// main thread as long as that does not block it.
+void UseOwnStack() {
+  state.stack.resize(static_cast<size_t>(::sysconf(_SC_SIGSTKSZ)));
+  stack_t own = {};
+  own.ss_sp = state.stack.data();
+  own.ss_size = state.stack.size();
+  TANDEM_CHECK(::sigaltstack(&own, &state.saved_stack) == 0);
+}
 
 void MarkRequested() {
   if (state.requested.exchange(true)) return;
@@ -63,9 +79,10 @@ StopSignal::StopSignal() {
   state.signal = 0;
   state.requested = false;
   TANDEM_CHECK(::pipe2(state.pipe, O_CLOEXEC | O_NONBLOCK) == 0);
+  UseOwnStack();
   struct sigaction action = {};
   action.sa_handler = OnSignal;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   ::sigaction(SIGTERM, &action, &state.saved_term);
   ::sigaction(SIGINT, &action, &state.saved_int);
   struct sigaction ignore = {};
@@ -77,6 +94,7 @@ StopSignal::~StopSignal() {
   ::sigaction(SIGTERM, &state.saved_term, nullptr);
   ::sigaction(SIGINT, &state.saved_int, nullptr);
   ::sigaction(SIGPIPE, &state.saved_pipe, nullptr);
+  ::sigaltstack(&state.saved_stack, nullptr);
   ::close(state.pipe[0]);
   ::close(state.pipe[1]);
   state.installed = false;
