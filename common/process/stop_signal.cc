@@ -32,15 +32,16 @@ struct SignalState {
   struct sigaction saved_term = {};
   struct sigaction saved_int = {};
   struct sigaction saved_pipe = {};
-  std::vector<std::byte> stack;  // of the handler
+  std::vector<std::byte> stack;  // that handlers run on
   stack_t saved_stack = {};
 };
 SignalState state;
 
-// Lets handlers of this thread run on a stack of their own. oneDNN's kernel for small fp32 products
-// uses the stack pointer as a pointer into its work space (jit_avx512_common_gemm_f32), so that the
-// frame of a signal would be written over the heap. The kernel gives a signal of the process to the
-// main thread as long as that does not block it.
+// Lets handlers run on a stack of their own when a signal interrupts this thread. oneDNN's kernel for
+// fp32 products (jit_avx512_common_gemm_f32) uses the stack pointer to address its work space, which
+// may lie on the heap, and the frame of a signal would be written over what lies before it. The main
+// thread alone needs such a stack: the operating system interrupts it rather than another one, as
+// long as it does not block the signal.
 void UseOwnStack() {
   state.stack.resize(static_cast<size_t>(::sysconf(_SC_SIGSTKSZ)));
   stack_t own = {};

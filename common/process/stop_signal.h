@@ -1,9 +1,9 @@
 // StopSignal: SIGTERM and SIGINT as one flag that threads can wait for. A second signal ends the
 // process at once, with 128 plus its number as exit code. SIGPIPE is ignored while this object
 // lives, so that a peer that died is an errno of the write. The handlers run on a stack of their own,
-// because kernels of libraries may use the stack pointer for something else. One per process,
-// constructed and destroyed by the main thread, before other threads start. Other methods are
-// thread-safe.
+// because compute kernels of libraries may use the stack pointer for something else. One per
+// process: the main thread constructs it, before other threads start, and destroys it. The other
+// methods are thread-safe.
 #pragma once
 
 #include <atomic>

@@ -34,7 +34,7 @@ TEST(StopSignalTest, ASignalIsSeenWithItsNumber) {
 
 // ThreadSanitizer delivers a signal when the thread enters a system call, which this one does not.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-// As in oneDNN's kernel of small products, which keeps a pointer into its work space there.
+// This thread uses the stack pointer as oneDNN's kernel of fp32 products does: to address a buffer.
 TEST(StopSignalTest, ASignalLeavesTheMemoryAloneThatTheStackPointerPointsTo) {
   const StopSignal stop;
   constexpr auto kUntouched = std::byte{0x5a};
