@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/matrix/packed_matrix.h"
 #include "common/model/forward_kernels.h"
 #include "common/model/token_distribution.h"
 #include "common/tensor/bf16_rounding.h"
-#include "common/tensor/packed_matrix.h"
 
 namespace tandem {
 namespace {

@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/matrix/packed_matrix.h"
 #include "common/process/thread_team.h"
 #include "common/tensor/instruction_set.h"
-#include "common/tensor/packed_matrix.h"
 
 namespace tandem {
 namespace {

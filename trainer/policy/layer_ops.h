@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "common/matrix/packed_matrix.h"
 #include "common/model/model_config.h"
-#include "common/tensor/packed_matrix.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/policy/attention_form.h"
 #include "trainer/weight_push/weight_cast.h"

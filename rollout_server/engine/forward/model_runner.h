@@ -6,7 +6,7 @@
 // logits of a bf16 input would lie on a coarse lattice.
 //
 // The idea: a call is one walk of a thread team through the layers. A linear layer is computed in
-// tiles of weights that the threads share out (common/tensor/packed_matrix.h), with the pointwise
+// tiles of weights that the threads share out (common/matrix/packed_matrix.h), with the pointwise
 // work (bias, SwiGLU, residual add) fused behind each tile, and attention by (run of tokens, KV
 // head). Nothing is allocated once the buffers have grown to the largest step.
 //

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/matrix/packed_matrix.h"
 #include "common/model/model_config.h"
-#include "common/tensor/packed_matrix.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/staged_weights.h"
 

@@ -17,7 +17,7 @@
 
 #include <span>
 
-#include "common/tensor/packed_matrix.h"
+#include "common/matrix/packed_matrix.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/policy/layer_ops.h"
 

@@ -1,10 +1,5 @@
-#include "common/tensor/packed_matrix.h"
-
-#include <algorithm>
-#include <cstring>
-
 #include "common/base/check.h"
-#include "common/tensor/bf16_rounding.h"
+#include "common/matrix/panel_kernels.h"
 #include "common/tensor/vector16.h"
 
 #if defined(__x86_64__)
@@ -23,12 +18,6 @@
 // has bits of its own.
 namespace tandem {
 namespace {
-
-// Prefetches the cache line `offset` bytes past `next`, because hardware prefetchers do not foresee
-// the jump to the next tile.
-TANDEM_INLINE void Fetch(const char* next, int64_t offset) {
-  if (next != nullptr) __builtin_prefetch(next + offset, 0, 2);
-}
 
 // A tile is kRows x kVectors vectors of 16 sums, each in as many registers as the instruction set
 // needs for it: 16 / kWidth.
@@ -67,7 +56,6 @@ struct Fp32Weights {
       }
     }
   }
-  static constexpr int64_t PanelWords(int64_t depth) { return depth * 16; }
 };
 
 // bf16 weights times fp32 rows. A bf16 is the upper half of the float it represents.
@@ -117,7 +105,6 @@ struct Bf16Weights {
       }
     }
   }
-  static constexpr int64_t PanelWords(int64_t depth) { return (depth + 1) / 2 * 16; }
 };
 
 // All rows times kVectors adjacent panels, with as many rows at a time as there are registers for.
@@ -148,33 +135,24 @@ TANDEM_INLINE void Rows(const float* x, int64_t x_stride, int64_t rows,
 
 // One or two panels, kVectors at a time.
 template <typename Kind, int kMaxRows, int kVectors>
-TANDEM_INLINE void Panels(const void* x, int64_t x_stride, int64_t rows, const void* panels,
-                          int64_t num_panels, int64_t depth, float* out, int64_t out_stride,
-                          const char* next) {
-  const auto* xs = static_cast<const float*>(x);
-  const auto* w = static_cast<const typename Kind::W*>(panels);
-  if (kVectors == 2 && num_panels == 2) {
-    Rows<Kind, kMaxRows, 2>(xs, x_stride, rows, w, depth, out, out_stride, next);
+TANDEM_INLINE void Panels(const PanelTask& task) {
+  const auto* x = static_cast<const float*>(task.x.data);
+  const auto* w = reinterpret_cast<const typename Kind::W*>(task.panels);
+  if (kVectors == 2 && task.num_panels == 2) {
+    Rows<Kind, kMaxRows, 2>(x, task.x.stride, task.rows, w, task.depth, task.out, task.out_stride,
+                            task.next);
     return;
   }
-  const int64_t words = Kind::PanelWords(depth);
-  for (int64_t p = 0; p < num_panels; ++p) {
-    Rows<Kind, kMaxRows, 1>(xs, x_stride, rows, w + p * words, depth, out + p * 16, out_stride,
-                            next != nullptr ? next + p * words * 4 : nullptr);
+  const int64_t words = task.panel_bytes / 4;
+  for (int64_t p = 0; p < task.num_panels; ++p) {
+    Rows<Kind, kMaxRows, 1>(x, task.x.stride, task.rows, w + p * words, task.depth,
+                            task.out + p * 16, task.out_stride,
+                            task.next != nullptr ? task.next + p * task.panel_bytes : nullptr);
   }
 }
 
-#define TANDEM_PANELS_ARGUMENTS                                                          \
-  const void *x, int64_t x_stride, int64_t rows, const void *panels, int64_t num_panels, \
-      int64_t depth, float *out, int64_t out_stride, const char *next
-
-using PanelsFunction = void(TANDEM_PANELS_ARGUMENTS);
-
-#define TANDEM_DEFINE_PANELS(name, target, kind, max_rows, vectors)                                \
-  target void name(TANDEM_PANELS_ARGUMENTS) {                                                      \
-    Panels<kind, max_rows, vectors>(x, x_stride, rows, panels, num_panels, depth, out, out_stride, \
-                                    next);                                                         \
-  }
+#define TANDEM_DEFINE_PANELS(name, target, kind, max_rows, vectors) \
+  target void name(const PanelTask& task) { Panels<kind, max_rows, vectors>(task); }
 
 // Registers of sums per tile: 12 x 2 of 32 for AVX-512; 6 x 1 (5 x 1 for bf16) pairs of 16 for
 // AVX2; 2 x 1 quadruples of 16 for scalar code.
@@ -243,134 +221,31 @@ TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void RowsPairs(const uint32_t* x, int64_
 #undef TANDEM_ROWS
 }
 
-TANDEM_TARGET_AVX512_BF16 void PairsAvx512Bf16(TANDEM_PANELS_ARGUMENTS) {
-  const auto* xs = static_cast<const uint32_t*>(x);
-  const auto* w = static_cast<const uint32_t*>(panels);
-  if (num_panels == 2) {
-    RowsPairs<2>(xs, x_stride / 2, rows, w, depth / 2, out, out_stride, next);
+TANDEM_TARGET_AVX512_BF16 void PairsAvx512Bf16(const PanelTask& task) {
+  const auto* x = static_cast<const uint32_t*>(task.x.data);
+  const auto* w = reinterpret_cast<const uint32_t*>(task.panels);
+  if (task.num_panels == 2) {
+    RowsPairs<2>(x, task.x.stride / 2, task.rows, w, task.depth / 2, task.out, task.out_stride,
+                 task.next);
   } else {
-    RowsPairs<1>(xs, x_stride / 2, rows, w, depth / 2, out, out_stride, next);
+    RowsPairs<1>(x, task.x.stride / 2, task.rows, w, task.depth / 2, task.out, task.out_stride,
+                 task.next);
   }
 }
 #else
-void PairsAvx512Bf16(TANDEM_PANELS_ARGUMENTS) { TANDEM_CHECK(false); }
+void PairsAvx512Bf16(const PanelTask&) { TANDEM_CHECK(false); }
 #endif
 
-// Rounds to bf16 and stores the bits, or the floats they represent.
-TANDEM_INLINE void RoundRow(const float* row, int64_t n, OperandType type, void* out) {
-  if (type == OperandType::kBf16) {
-    auto* to = static_cast<uint16_t*>(out);
-    for (int64_t i = 0; i < n; ++i) to[i] = NearestBf16(row[i]);
-  } else {
-    auto* to = static_cast<float*>(out);
-    for (int64_t i = 0; i < n; ++i) to[i] = Bf16ToFloat(NearestBf16(row[i]));
-  }
-}
+}  // namespace
 
-#define TANDEM_DEFINE_ROUND(name, target)                                      \
-  target void name(const float* row, int64_t n, OperandType type, void* out) { \
-    RoundRow(row, n, type, out);                                               \
-  }
-
-TANDEM_DEFINE_ROUND(RoundScalar, )
-TANDEM_DEFINE_ROUND(RoundAvx2, TANDEM_TARGET_AVX2)
-TANDEM_DEFINE_ROUND(RoundAvx512, TANDEM_TARGET_AVX512)
-
-PanelsFunction* FindFunction(InstructionSet set, bool bf16_weights, OperandType operand) {
+PanelsFunction* WidePanels(InstructionSet set, bool bf16_weights, OperandType operand) {
   if (operand == OperandType::kBf16) {
     TANDEM_CHECK(bf16_weights && set == InstructionSet::kAvx512Bf16);
     return PairsAvx512Bf16;
   }
+  TANDEM_CHECK(operand == OperandType::kFp32);
   return bf16_weights ? VariantFor(set, Bf16Scalar, Bf16Avx2, Bf16Avx512)
                       : VariantFor(set, Fp32Scalar, Fp32Avx2, Fp32Avx512);
-}
-
-// Packs the rows of one panel (16, or fewer in the last panel), 16 by 16 words at a time, so that
-// both source and panel are accessed in whole cache lines.
-template <typename T>
-void PackPanel(std::span<const T* const> rows, int64_t depth, uint32_t* panel) {
-  constexpr int64_t kPerWord = 4 / sizeof(T);
-  uint32_t block[16][16] = {};  // [row][word]
-  for (int64_t first = 0; first < depth; first += 16 * kPerWord) {
-    const int64_t here = std::min(16 * kPerWord, depth - first);
-    const int64_t words = (here + kPerWord - 1) / kPerWord;
-    for (size_t c = 0; c < rows.size(); ++c) {
-      block[c][words - 1] = 0;  // zeroes the half past an odd depth
-      std::memcpy(block[c], rows[c] + first, static_cast<size_t>(here) * sizeof(T));
-    }
-    uint32_t* out = panel + first / kPerWord * 16;
-    for (int64_t w = 0; w < words; ++w) {
-      for (int64_t c = 0; c < 16; ++c) out[w * 16 + c] = block[c][w];
-    }
-  }
-}
-
-}  // namespace
-
-OperandType RoundedOperandType(InstructionSet set) {
-  return set == InstructionSet::kAvx512Bf16 ? OperandType::kBf16 : OperandType::kFp32;
-}
-
-void StoreOperand(InstructionSet set, const float* row, int64_t n, bool round, OperandType type,
-                  void* out) {
-  if (!round && type == OperandType::kFp32) {
-    if (out != row) std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
-    return;
-  }
-  VariantFor(set, RoundScalar, RoundAvx2, RoundAvx512)(row, n, type, out);
-}
-
-void PackedMatrix::Reserve(int64_t columns, int64_t depth, bool is_bf16) {
-  if (columns == columns_ && depth == depth_ && is_bf16 == is_bf16_) return;
-  columns_ = columns;
-  depth_ = depth;
-  is_bf16_ = is_bf16;
-  const int64_t words =
-      is_bf16 ? Bf16Weights<16>::PanelWords(depth) : Fp32Weights<16>::PanelWords(depth);
-  panels_ = AlignedBuffer(num_panels() * words * 4);
-}
-
-void PackedMatrix::Pack(std::span<const float* const> rows, int64_t depth) {
-  Reserve(static_cast<int64_t>(rows.size()), depth, /*is_bf16=*/false);
-  for (int64_t p = 0; p < num_panels(); ++p) {
-    PackPanel(rows.subspan(p * 16, std::min<int64_t>(16, columns_ - p * 16)), depth,
-              panels_.as<uint32_t>() + p * Fp32Weights<16>::PanelWords(depth));
-  }
-}
-
-void PackedMatrix::Pack(std::span<const uint16_t* const> rows, int64_t depth) {
-  Reserve(static_cast<int64_t>(rows.size()), depth, /*is_bf16=*/true);
-  for (int64_t p = 0; p < num_panels(); ++p) {
-    PackPanel(rows.subspan(p * 16, std::min<int64_t>(16, columns_ - p * 16)), depth,
-              panels_.as<uint32_t>() + p * Bf16Weights<16>::PanelWords(depth));
-  }
-}
-
-const void* PackedMatrix::Panel(int64_t panel) const {
-  const int64_t words =
-      is_bf16_ ? Bf16Weights<16>::PanelWords(depth_) : Fp32Weights<16>::PanelWords(depth_);
-  return panels_.as<uint32_t>() + panel * words;
-}
-
-void PackedMatrix::MultiplyTile(InstructionSet set, int64_t tile, const Operand& x, int64_t rows,
-                                float* out, int64_t out_stride, const void* next) const {
-  const int64_t first = tile * kTilePanels;
-  FindFunction(set, is_bf16_, x.type)(x.data, x.stride, rows, Panel(first),
-                                      std::min(kTilePanels, num_panels() - first), depth_, out,
-                                      out_stride, static_cast<const char*>(next));
-}
-
-void PackedMatrix::CopyColumn(int64_t column, float* out) const {
-  const int64_t lane = column % kPanelColumns;
-  if (is_bf16_) {
-    const auto* panel = static_cast<const uint16_t*>(Panel(column / kPanelColumns));
-    for (int64_t k = 0; k < depth_; ++k) {
-      out[k] = Bf16ToFloat(panel[k / 2 * 32 + lane * 2 + k % 2]);
-    }
-  } else {
-    const auto* panel = static_cast<const float*>(Panel(column / kPanelColumns));
-    for (int64_t k = 0; k < depth_; ++k) out[k] = panel[k * 16 + lane];
-  }
 }
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-#include "common/tensor/packed_matrix.h"
+#include "common/matrix/packed_matrix.h"
 
 #include <gtest/gtest.h>
 

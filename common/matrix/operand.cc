@@ -1,0 +1,121 @@
+#include "common/matrix/operand.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "common/matrix/quantise.h"
+#include "common/tensor/bf16_rounding.h"
+#include "common/tensor/vector16.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tandem {
+namespace {
+
+// Rounds to bf16 and stores the bits, or the floats they represent.
+TANDEM_INLINE void RoundRow(const float* row, int64_t n, OperandType type, void* out) {
+  if (type == OperandType::kBf16) {
+    auto* to = static_cast<uint16_t*>(out);
+    for (int64_t i = 0; i < n; ++i) to[i] = NearestBf16(row[i]);
+  } else {
+    auto* to = static_cast<float*>(out);
+    for (int64_t i = 0; i < n; ++i) to[i] = Bf16ToFloat(NearestBf16(row[i]));
+  }
+}
+
+#define TANDEM_DEFINE_ROUND(name, target)                                      \
+  target void name(const float* row, int64_t n, OperandType type, void* out) { \
+    RoundRow(row, n, type, out);                                               \
+  }
+
+TANDEM_DEFINE_ROUND(RoundScalar, )
+TANDEM_DEFINE_ROUND(RoundAvx2, TANDEM_TARGET_AVX2)
+TANDEM_DEFINE_ROUND(RoundAvx512, TANDEM_TARGET_AVX512)
+
+void SumBlocks(const int8_t* values, int64_t n, int32_t* sums) {
+  sums[0] = 0;
+  for (int64_t first = 0, block = 1; first < n; first += kSumBlock, ++block) {
+    int32_t sum = 0;
+    for (int64_t i = 0; i < kSumBlock; ++i) sum += values[first + i];
+    sums[block] = sum;
+    sums[0] += sum;
+  }
+}
+
+#if defined(__x86_64__)
+// QuantiseInt8 in AVX-512: the same numbers, because every operation is one that both have.
+TANDEM_TARGET_AVX512 float QuantiseAvx512(const float* row, int64_t n, int8_t* values,
+                                          int32_t* sums) {
+  const __m512i size_bits = _mm512_set1_epi32(0x7fffffff);
+  const auto tail = [](int64_t count) {
+    return static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << count) - 1);
+  };
+  __m512i largest_bits = _mm512_setzero_si512();
+  for (int64_t i = 0; i < n; i += 16) {
+    const __m512i bits = _mm512_maskz_loadu_epi32(tail(n - i), row + i);
+    largest_bits = _mm512_max_epu32(largest_bits, _mm512_and_si512(bits, size_bits));
+  }
+  const auto largest = std::bit_cast<float>(_mm512_reduce_max_epu32(largest_bits));
+  const float scale = std::isfinite(largest) ? largest / 127.0f : 0.0f;
+  sums[0] = 0;
+  if (!(scale > 0)) {
+    std::fill_n(values, n, int8_t{0});
+    std::fill_n(sums, Int8Sums(n), 0);
+    return std::isfinite(largest) ? scale : std::numeric_limits<float>::quiet_NaN();
+  }
+  const __m512 divisor = _mm512_set1_ps(scale);
+  __m512i total = _mm512_setzero_si512();
+  for (int64_t first = 0, block = 1; first < n; first += kSumBlock, ++block) {
+    __m512i block_sum = _mm512_setzero_si512();
+    for (int64_t i = first; i < std::min(n, first + kSumBlock); i += 16) {
+      const __mmask16 mask = tail(n - i);
+      const __m512 x = _mm512_div_ps(_mm512_maskz_loadu_ps(mask, row + i), divisor);
+      const __m512i rounded = _mm512_cvtps_epi32(x);  // to nearest even
+      const __m512i value = _mm512_min_epi32(_mm512_max_epi32(rounded, _mm512_set1_epi32(-127)),
+                                             _mm512_set1_epi32(127));
+      // Also past the end, where x is 0: masked stores of bytes are slow.
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(values + i), _mm512_cvtepi32_epi8(value));
+      block_sum = _mm512_add_epi32(block_sum, value);
+    }
+    total = _mm512_add_epi32(total, block_sum);
+    sums[block] = _mm512_reduce_add_epi32(block_sum);
+  }
+  sums[0] = _mm512_reduce_add_epi32(total);
+  return scale;
+}
+#endif
+
+}  // namespace
+
+OperandType RoundedOperandType(InstructionSet set) {
+  return set == InstructionSet::kAvx512Bf16 ? OperandType::kBf16 : OperandType::kFp32;
+}
+
+void StoreOperand(InstructionSet set, const float* row, int64_t n, bool round, OperandType type,
+                  void* out) {
+  if (!round && type == OperandType::kFp32) {
+    if (out != row) std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  VariantFor(set, RoundScalar, RoundAvx2, RoundAvx512)(row, n, type, out);
+}
+
+float StoreInt8Operand(InstructionSet set, const float* row, int64_t n, int8_t* out,
+                       int32_t* sums) {
+  std::fill(out + n, out + Int8Stride(n), int8_t{0});
+#if defined(__x86_64__)
+  if (set == InstructionSet::kAvx512 || set == InstructionSet::kAvx512Bf16) {
+    return QuantiseAvx512(row, n, out, sums);
+  }
+#endif
+  const float scale = QuantiseInt8(row, n, out);
+  SumBlocks(out, n, sums);
+  return scale;
+}
+
+}  // namespace tandem

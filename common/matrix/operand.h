@@ -1,0 +1,48 @@
+// Operand: rows of inputs as the kernels of PackedMatrix read them. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "common/tensor/instruction_set.h"
+
+namespace tandem {
+
+// The storage type of the rows that are multiplied.
+enum class OperandType { kFp32, kBf16, kInt8 };
+
+constexpr int64_t OperandBytes(OperandType type) {
+  constexpr int64_t kBytes[] = {4, 2, 1};
+  return kBytes[static_cast<size_t>(type)];
+}
+
+// The operand type for inputs of a bf16 matrix: bf16 if the machine has instructions for it, else
+// fp32.
+OperandType RoundedOperandType(InstructionSet set);
+
+// Writes `row` [n] as an operand, kFp32 or kBf16. kBf16 rounds to nearest even; kFp32 does so too
+// if `round` is set.
+void StoreOperand(InstructionSet set, const float* row, int64_t n, bool round, OperandType type,
+                  void* out);
+
+// Rows [n, depth], `stride` elements apart.
+struct Operand {
+  OperandType type = OperandType::kFp32;
+  const void* data = nullptr;
+  int64_t stride = 0;
+  // Of kInt8, whose rows are zero from `depth` to Int8Stride(depth):
+  const float* scales = nullptr;  // [n]
+  const int32_t* sums = nullptr;  // [n, Int8Sums(depth)]
+};
+
+// Rows of an int8 operand are this many elements apart.
+constexpr int64_t Int8Stride(int64_t depth) { return (depth + 63) / 64 * 64; }
+
+// The sums of a row of an int8 operand: that of all elements, then that of each 32 in a row.
+inline constexpr int64_t kSumBlock = 32;
+constexpr int64_t Int8Sums(int64_t depth) { return 1 + (depth + kSumBlock - 1) / kSumBlock; }
+
+// Quantises `row` [n] to an int8 operand: QuantiseInt8 into out [Int8Stride(n)], with its sums
+// [Int8Sums(n)]. Returns the scale.
+float StoreInt8Operand(InstructionSet set, const float* row, int64_t n, int8_t* out, int32_t* sums);
+
+}  // namespace tandem

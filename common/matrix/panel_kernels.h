@@ -1,0 +1,62 @@
+// The kernels behind PackedMatrix: products of a few rows with one or two panels. Internal to this
+// folder. Pure.
+//
+// Layouts of a panel of 16 output features (k counts input features), each followed by scales:
+//   kFp32   [depth][16] floats
+//   kBf16   [ceil(depth / 2)][16] words: k in the low half, k + 1 in the high half
+//   kBytes  [ceil(depth / 4)][16] words: k .. k + 3 in the bytes from the lowest; then 16 fp32
+//           scales. int8 as value + 128, fp8 as its code. Values past the depth are 0.
+//   kInt4   [depth / 8][16] words: value + 8 of k, k + 2, k + 1, k + 3 in the low halves of the bytes
+//           from the lowest, and of k + 4, k + 6, k + 5, k + 7 in their high halves; then
+//           [groups][16] bf16 scales. The order lets one shift bring pairs (k, k + 1) to the low
+//           bits of the two halves of a word, and one mask bring four values into its bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "common/matrix/operand.h"
+#include "common/tensor/instruction_set.h"
+#include "common/tensor/vector16.h"
+
+namespace tandem {
+
+// Prefetches the cache line `offset` bytes past `next`, because hardware prefetchers do not foresee
+// the jump to the next tile.
+TANDEM_INLINE void Fetch(const char* next, int64_t offset) {
+  if (next != nullptr) __builtin_prefetch(next + offset, 0, 2);
+}
+
+struct PanelTask {
+  Operand x;  // .data points to the first row
+  int64_t rows = 0;
+  const char* panels = nullptr;  // the first of `num_panels` (1 or 2)
+  int64_t num_panels = 0, panel_bytes = 0;
+  int64_t depth = 0;
+  int64_t group = 0;  // input features with one scale, of kInt4
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  const char* next = nullptr;  // prefetched as far as the panels are long, unless null
+};
+
+using PanelsFunction = void(const PanelTask&);
+
+// The panels' kernels by layout and operand. Those for kInt8 operands sum integers, and give the
+// same bits for every instruction set.
+PanelsFunction* WidePanels(InstructionSet set, bool bf16_weights, OperandType operand);
+PanelsFunction* Int4Panels(InstructionSet set, OperandType operand);   // kFp32 or kBf16
+PanelsFunction* IntegerPanels(InstructionSet set, bool int4_weights);  // kInt8
+
+// Writes kBytes panels as kBf16 panels of the values without their scales, which bf16 holds
+// exactly, one after another at `out`.
+void UnpackBytes(InstructionSet set, bool is_fp8, const PanelTask& task, uint32_t* out);
+
+// out[r][16 p + c] *= scale c of panel p, for the rows and panels of a kBytes task.
+void ScaleColumns(InstructionSet set, const PanelTask& task);
+
+constexpr int64_t WholeWords(int64_t depth, int64_t per_word) {
+  return (depth + per_word - 1) / per_word;
+}
+constexpr int64_t BytesPanelWords(int64_t depth) { return WholeWords(depth, 4) * 16; }
+constexpr int64_t Int4PanelWords(int64_t depth) { return depth / 8 * 16; }
+
+}  // namespace tandem
