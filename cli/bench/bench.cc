@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -60,8 +61,9 @@ std::vector<double> LimitShares(const std::vector<BenchTimes>& times,
   std::vector<double> shares;
   for (size_t i = 0; i < times.size() && i < limits.size(); ++i) {
     const PhaseTimes& phase = times[i].*part.phase;
-    if (phase.flops <= 0 || phase.seconds <= 0) continue;
-    shares.push_back(RooflineSeconds(limits[i], phase.bytes, phase.flops) / phase.seconds);
+    if (phase.flops + phase.int8_ops <= 0 || phase.seconds <= 0) continue;
+    shares.push_back(RooflineSeconds(limits[i], phase.bytes, phase.flops, phase.int8_ops) /
+                     phase.seconds);
   }
   return shares;
 }
@@ -81,7 +83,8 @@ MachineLimits MedianLimits(const std::vector<MachineLimits>& limits) {
     return SpreadOf(values).median;
   };
   return {median(&MachineLimits::read_bytes_per_second), median(&MachineLimits::flops_per_second),
-          median(&MachineLimits::bf16_flops_per_second)};
+          median(&MachineLimits::bf16_flops_per_second),
+          median(&MachineLimits::int8_ops_per_second)};
 }
 
 }  // namespace
@@ -114,8 +117,15 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
                                      const std::string& device) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  const fs::path named = fs::path(kPeers) / (name_or_path + ".py");
-  const fs::path script = fs::exists(named, ignored) ? named : fs::path(name_or_path);
+  const size_t colon = name_or_path.rfind(':');
+  const std::string program = name_or_path.substr(0, colon);
+  const std::string weights =
+      colon == std::string::npos ? std::string() : name_or_path.substr(colon + 1);
+  if (!std::ranges::all_of(weights, [](char c) { return absl::ascii_isalnum(c) || c == '_'; })) {
+    return InvalidArgument("'", name_or_path, "', want NAME or NAME:WEIGHTS, as in llama_cpp:q8_0");
+  }
+  const fs::path named = fs::path(kPeers) / (program + ".py");
+  const fs::path script = fs::exists(named, ignored) ? named : fs::path(program);
   if (!fs::is_regular_file(script, ignored)) {
     return NotFound("'", name_or_path, "' is neither ", named.string(),
                     " (from the source tree's top folder) nor a file");
@@ -124,9 +134,10 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
   const std::string python = fs::exists(venv, ignored) ? venv.string() : "python3";
   // Peers use their own thread settings, not those of this process.
   return PeerCommand{
-      script.stem().string(),
+      script.stem().string() + (weights.empty() ? "" : " " + weights),
       absl::StrCat("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ", python, " '", script.string(),
                    "' --model '", model, "' --dtype ", dtype, " --threads ", threads,
+                   weights.empty() ? "" : absl::StrCat(" --weights ", weights),
                    device == "cpu" ? "" : absl::StrCat(" --device ", device))};
 }
 
@@ -184,6 +195,9 @@ std::string ToText(const BenchTable& table, const std::vector<BenchCase>& cases)
   if (limits.bf16_flops_per_second > 0) {
     absl::StrAppendFormat(&out, ", %.0f bf16", limits.bf16_flops_per_second / 1e9);
   }
+  if (limits.int8_ops_per_second > 0) {
+    absl::StrAppendFormat(&out, ", %.0f int8", limits.int8_ops_per_second / 1e9);
+  }
   absl::StrAppendFormat(&out, "\n%-14s %-8s %-18s %10s %-5s %19s %9s %s\n", "case", "part",
                         "engine", "median", "", "(least - most)", "of limit",
                         "tandem over it (least - most)");
@@ -198,13 +212,17 @@ std::string ToText(const BenchTable& table, const std::vector<BenchCase>& cases)
                               engine, s.median, part.unit,
                               absl::StrFormat("(%.1f - %.1f)", s.low, s.high), limit, ratio);
       };
-      const Spread share = SpreadOf(LimitShares(engines.at("tandem"), table.limits, part));
-      line("tandem", ours, absl::StrFormat("%.0f %%", 100 * share.median), "");
+      const auto share = [&](const std::vector<BenchTimes>& times) {
+        const std::vector<double> shares = LimitShares(times, table.limits, part);
+        return shares.empty() ? std::string()
+                              : absl::StrFormat("%.0f %%", 100 * SpreadOf(shares).median);
+      };
+      line("tandem", ours, share(engines.at("tandem")), "");
       for (const auto& [engine, times] : engines) {
         if (engine == "tandem") continue;
         const std::vector<double> theirs = Values(times, part);
         const Spread ratio = SpreadOf(Ratios(ours, theirs));
-        line(engine, theirs, "",
+        line(engine, theirs, share(times),
              absl::StrFormat("%.2fx (%.2f - %.2f)", ratio.median, ratio.low, ratio.high));
       }
     }
@@ -217,7 +235,8 @@ std::string ToJson(const BenchTable& table, const std::vector<BenchCase>& cases)
   nlohmann::json out;
   out["machine"] = {{"read_bytes_per_second", limits.read_bytes_per_second},
                     {"flops_per_second", limits.flops_per_second},
-                    {"bf16_flops_per_second", limits.bf16_flops_per_second}};
+                    {"bf16_flops_per_second", limits.bf16_flops_per_second},
+                    {"int8_ops_per_second", limits.int8_ops_per_second}};
   const auto spread = [](const std::vector<double>& values) {
     const Spread s = SpreadOf(values);
     return nlohmann::json{{"median", s.median}, {"least", s.low}, {"most", s.high}};
@@ -235,6 +254,8 @@ std::string ToJson(const BenchTable& table, const std::vector<BenchCase>& cases)
         const std::vector<double> theirs = Values(times, part);
         row[engine][part.json_name] = spread(theirs);
         row[engine]["ratio"] = spread(Ratios(ours, theirs));
+        const std::vector<double> shares = LimitShares(times, table.limits, part);
+        if (!shares.empty()) row[engine]["share_of_limit"] = spread(shares);
       }
     }
   }

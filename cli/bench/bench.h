@@ -26,7 +26,8 @@ struct BenchCase {
 struct PhaseTimes {
   double seconds = 0;
   int64_t tokens = 0;
-  double bytes = 0, flops = 0;  // the least that it had to read and to multiply; 0 for peers
+  // The least that it had to read and to multiply, int8 by int8 apart; 0 for peers.
+  double bytes = 0, flops = 0, int8_ops = 0;
 };
 // One pass over a case. Prefill ends when every completion has its first token.
 struct BenchTimes {
@@ -34,7 +35,8 @@ struct BenchTimes {
 };
 
 struct BenchTable {
-  // By case, engine and repeat. The others are compared with "tandem".
+  // By case, engine and repeat. The others, also those of other weights ("tandem int8"), are compared
+  // with "tandem".
   std::map<std::string, std::map<std::string, std::vector<BenchTimes>>> rows;
   std::vector<MachineLimits> limits;  // by repeat
 };
@@ -49,7 +51,9 @@ absl::StatusOr<BenchCase> ParseCase(const std::string& name, int64_t prompt_toke
 struct PeerCommand {
   std::string name, command;
 };
-//   NOT_FOUND  there is no such script (with where it was looked for)
+// `name_or_path` may end in :WEIGHTS, a number format that the peer gets as --weights.
+//   NOT_FOUND         there is no such script (with where it was looked for)
+//   INVALID_ARGUMENT  WEIGHTS is no word
 absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std::string& model,
                                      const std::string& dtype, int64_t threads,
                                      const std::string& device = "cpu");

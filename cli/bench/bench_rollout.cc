@@ -26,6 +26,8 @@ struct BenchFlags {
   std::string device = "cpu", dtype = "bf16";
   bool cuda_graphs = true;
   std::vector<Numerics> numerics = {Numerics::kFast};
+  std::vector<std::string> weights = {"dtype"};
+  std::string activations = "auto";
   std::vector<std::string> cases = {"decode-1",  "decode-8",  "decode-32",
                                     "decode-64", "prefill-8", "first-token-8"};
   int64_t prompt_tokens = 64, new_tokens = 128, repeats = 3, threads = 0;
@@ -83,6 +85,8 @@ absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, 
   times.prefill.flops = prefilled.step_flops - before.step_flops;
   times.decode.bytes = after.step_bytes - prefilled.step_bytes;
   times.decode.flops = after.step_flops - prefilled.step_flops;
+  times.prefill.int8_ops = prefilled.step_int8_ops - before.step_int8_ops;
+  times.decode.int8_ops = after.step_int8_ops - prefilled.step_int8_ops;
   times.prefill.tokens = groups * c.prompt_tokens;  // computed once for a group
   // This is not batch x (new - 1), because the first groups already decode while later prompts are
   // computed.
@@ -93,8 +97,13 @@ absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, 
 
 absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& flags,
                                                             Numerics numerics,
+                                                            const std::string& weights,
                                                             const std::vector<BenchCase>& cases) {
   rollout::EngineOptions options;
+  options.weights.weights = WeightSchemes().at(weights);
+  if (weights == "int8" || weights == "int4_group") {
+    options.weights.activations = ActivationFormats().at(flags.activations);
+  }
   if (flags.device == "cuda") {
     options.device = Device::kCuda;
     options.cuda_graphs = flags.cuda_graphs;
@@ -114,17 +123,21 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& fl
   return engine;
 }
 
-// The engines in this process with their names in the table, in the order of --numerics.
+// The engines in this process with their names in the table, in the order of --numerics and
+// --weights.
 using Engines = std::vector<std::pair<std::string, std::unique_ptr<rollout::Engine>>>;
 
 absl::StatusOr<Engines> MakeEngines(const BenchFlags& flags, const std::vector<BenchCase>& cases) {
   Engines engines;
   for (const Numerics numerics : flags.numerics) {
-    TANDEM_ASSIGN_OR_RETURN(auto engine, MakeEngine(flags, numerics, cases));
-    TANDEM_RETURN_IF_ERROR(RunCase(*engine, cases[0], 0).status());  // warm up
-    engines.emplace_back(
-        engines.empty() ? "tandem" : absl::StrCat("tandem ", std::string(NumericsName(numerics))),
-        std::move(engine));
+    for (const std::string& weights : flags.weights) {
+      TANDEM_ASSIGN_OR_RETURN(auto engine, MakeEngine(flags, numerics, weights, cases));
+      TANDEM_RETURN_IF_ERROR(RunCase(*engine, cases[0], 0).status());  // warm up
+      std::string name = "tandem";
+      if (numerics != flags.numerics[0]) name += " " + std::string(NumericsName(numerics));
+      if (weights != flags.weights[0]) name += " " + weights;
+      engines.emplace_back(std::move(name), std::move(engine));
+    }
   }
   return engines;
 }
@@ -211,6 +224,14 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
       ->transform(CLI::CheckedTransformer(NumericsModes()).description("{fast,invariant,exact}"))
       ->delimiter(',')
       ->default_str("fast");
+  sub->add_option("--weights", flags->weights,
+                  "one number format of the weights or several; the others are compared with the "
+                  "first")
+      ->check(CLI::IsMember({"dtype", "int8", "fp8_e4m3", "int4_group"}))
+      ->delimiter(',')
+      ->default_str("dtype");
+  AddChoice(sub, "--activations", flags->activations, {"auto", "dtype", "int8"},
+            "inputs of int8 and int4_group weights; auto: int8 for int8 weights, else as --dtype");
   sub->add_option(
          "--cases", flags->cases,
          "decode-N: N completions in groups of up to 8; prefill-N: N prompts of 512 tokens; "
@@ -226,7 +247,8 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   AddThreadsFlag(sub, flags->threads);
   sub->add_option(
          "--peer", flags->peers,
-         "llama_cpp, transformers, or a script that speaks as tests/bench/peers/README.md says")
+         "llama_cpp, transformers, or a script that speaks as tests/bench/peers/README.md says; "
+         "with :WEIGHTS behind it, in that format (llama_cpp:q8_0)")
       ->delimiter(',')
       ->check(CheckPeer);
   AddJsonFlags(sub, &flags->json);

@@ -14,6 +14,47 @@ void AddWeightsDTypeFlag(CLI::App* sub, std::string& dtype) {
       ->check(CLI::IsMember({"fp32", "bf16"}));
 }
 
+std::map<std::string, WeightScheme> WeightSchemes() {
+  return {{"dtype", WeightScheme::kWide},
+          {"int8", WeightScheme::kInt8},
+          {"fp8_e4m3", WeightScheme::kFp8E4m3},
+          {"int4_group", WeightScheme::kInt4Group}};
+}
+
+std::map<std::string, Activations> ActivationFormats() {
+  return {
+      {"auto", Activations::kAuto}, {"dtype", Activations::kDtype}, {"int8", Activations::kInt8}};
+}
+
+void AddWeightFlags(CLI::App* sub, WeightOptions& weights) {
+  sub->add_option("--weights", weights.weights,
+                  "number format of the rollout engine's weights (docs/quantised_rollouts.md)")
+      ->transform(
+          CLI::CheckedTransformer(WeightSchemes()).description("{dtype,int8,fp8_e4m3,int4_group}"))
+      ->default_str("dtype");
+  sub->add_option("--weights-group", weights.group, "inputs that share a scale of int4_group")
+      ->check(CLI::IsMember({32, 64, 128}))
+      ->capture_default_str();
+  sub->add_option("--activations", weights.activations,
+                  "inputs of quantised weights; auto: int8 for int8 weights, else as --dtype")
+      ->transform(CLI::CheckedTransformer(ActivationFormats()).description("{auto,dtype,int8}"))
+      ->default_str("auto");
+  sub->add_flag("--quantise-head,!--no-quantise-head", weights.head,
+                "quantise head and embedding too (on)");
+  sub->add_option_function<std::vector<std::string>>(
+         "--weights-by-layer",
+         [&weights](const std::vector<std::string>& places) {
+           for (const std::string& place : places) {
+             const size_t equals = place.find('=');
+             weights.by_layer.emplace_back(place.substr(0, equals), equals == std::string::npos
+                                                                        ? std::string()
+                                                                        : place.substr(equals + 1));
+           }
+         },
+         "exceptions, several: PLACE=FORMAT, as in 3.down_proj=dtype, 0-4=int8 or head=dtype")
+      ->delimiter(',');
+}
+
 void AddThreadsFlag(CLI::App* sub, int64_t& threads) {
   AddNonNegative(sub, "--threads", threads, "compute threads; 0: one per core of the machine");
 }

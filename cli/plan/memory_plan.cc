@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "common/model/forward_kernels.h"
+#include "common/model/weight_plan.h"
 #include "rollout_server/engine/cuda/step/memory_plan.h"
 #include "rollout_server/engine/forward/model_runner.h"
+#include "rollout_server/engine/forward/model_weights.h"
 
 namespace tandem::plan {
 namespace {
@@ -250,9 +252,12 @@ ProcessMemory ServerMemory(const ServerShape& shape) {
   // after the other: the file and its cast, while it is packed; the measurement of the machine; and
   // the tensors of a push, whose memory is taken before the server is ready.
   const int64_t all = SizesOf(shape.config).all;
-  const int64_t weights = all * DTypeBytes(dtype), file = all * DTypeBytes(shape.file_dtype);
-  const int64_t cast = dtype == shape.file_dtype ? 0 : weights;
-  const int64_t staging = shape.takes_pushes ? weights : 0;
+  const int64_t sent = all * DTypeBytes(dtype), file = all * DTypeBytes(shape.file_dtype);
+  const auto plan = MakeWeightPlan(shape.config, engine.weights);
+  const int64_t weights =
+      plan.ok() && plan->quantises() ? rollout::PackedModelBytes(shape.config, dtype, *plan) : sent;
+  const int64_t cast = dtype == shape.file_dtype ? 0 : sent;
+  const int64_t staging = shape.takes_pushes ? sent : 0;
   add("weights", "packed for the kernels", weights);
   if (shape.takes_pushes) add("next version of the weights", "packed", weights);
   add("KV cache", "kv_capacity_tokens", cache);

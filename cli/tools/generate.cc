@@ -24,6 +24,7 @@ namespace tandem::cli {
 namespace {
 
 struct GenerateFlags {
+  WeightOptions weights;
   std::string model;
   std::string input = "-";
   std::string dtype;  // empty: that of the weights
@@ -123,8 +124,9 @@ absl::Status Generate(GenerateFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(ReadRequests read, ReadInput(flags));
   if (read.requests.empty()) return read.bad_line;
   TANDEM_ASSIGN_OR_RETURN(const std::string dtype, ChooseDType(flags.model, flags.dtype));
-  TANDEM_ASSIGN_OR_RETURN(const auto engine, CreateEngineFor(flags.model, dtype, flags.threads,
-                                                             read.requests, flags.numerics));
+  TANDEM_ASSIGN_OR_RETURN(const auto engine,
+                          CreateEngineFor(flags.model, dtype, flags.threads, read.requests,
+                                          flags.numerics, flags.weights));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
   const std::vector<rollout::GroupRequest> asked =
       scorer == nullptr ? std::vector<rollout::GroupRequest>() : read.requests;
@@ -184,6 +186,7 @@ void AddGenerateCommand(CLI::App& app, Action& chosen) {
   AddNumericsFlag(sub, flags->numerics);
   AddWeightsDTypeFlag(sub, flags->dtype);
   AddThreadsFlag(sub, flags->threads);
+  AddWeightFlags(sub, flags->weights);
   AddSamplingOptions(sub, *flags);
   EndHelp(
       *sub,
@@ -198,8 +201,10 @@ void AddGenerateCommand(CLI::App& app, Action& chosen) {
 
 absl::StatusOr<std::unique_ptr<rollout::Engine>> CreateEngineFor(
     const std::string& model, const std::string& dtype, int64_t num_threads,
-    const std::vector<rollout::GroupRequest>& requests, Numerics numerics) {
+    const std::vector<rollout::GroupRequest>& requests, Numerics numerics,
+    const WeightOptions& weights) {
   rollout::EngineOptions options;
+  options.weights = weights;
   options.numerics = numerics;
   options.dtype = dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
   options.num_threads = num_threads;

@@ -21,6 +21,7 @@ namespace tandem::cli {
 namespace {
 
 struct ScoreFlags {
+  WeightOptions weights;
   std::string model;
   std::string input = "-";
   std::string engine = "rollout";
@@ -70,6 +71,7 @@ absl::StatusOr<ScoreFunction> RolloutScore(const ScoreFlags& flags) {
   options.dtype = flags.dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
   options.kv_capacity_tokens = std::min(flags.max_tokens, config.max_position_embeddings) + 64;
   options.num_threads = flags.threads;
+  options.weights = flags.weights;
   options.numerics = flags.numerics;
   TANDEM_ASSIGN_OR_RETURN(auto created, rollout::Engine::Create(flags.model, options));
   std::shared_ptr<rollout::Engine> engine = std::move(created);
@@ -177,6 +179,7 @@ void AddScoreCommand(CLI::App& app, Action& chosen) {
   AddPositive(sub, "--max-line-tokens", flags->max_tokens,
               "rollout only: the longest line that the KV cache can hold");
   AddThreadsFlag(sub, flags->threads);
+  AddWeightFlags(sub, flags->weights);
   EndHelp(
       *sub,
       "Lines: {\"ids\": [..]} -> {\"logprobs\": [null, ..]}; element t is of token t given\n"

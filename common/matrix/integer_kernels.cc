@@ -5,8 +5,6 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#define TANDEM_TARGET_AVX512_VNNI \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")))
 #endif
 
 // Products of int8 rows with int8 and int4 weights. Four products of a byte of weights, stored as

@@ -118,4 +118,26 @@ float StoreInt8Operand(InstructionSet set, const float* row, int64_t n, int8_t* 
   return scale;
 }
 
+void StoreInt16Operand(const float* row, int64_t n, int8_t* out, float* scales, int32_t* sums) {
+  constexpr float kLargest = 127 * 256 + 127;
+  const int64_t stride = Int8Stride(n);
+  std::fill_n(out, 2 * stride, int8_t{0});
+  const float largest = LargestSize(row, n);
+  const float scale = std::isfinite(largest) ? largest / kLargest : 0.0f;
+  const bool finite = std::isfinite(largest);
+  if (scale > 0) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float value = std::min(std::max(std::rint(row[i] / scale), -kLargest), kLargest);
+      const auto q = static_cast<int32_t>(value);
+      const int32_t low = (q + 128 + 65536) % 256 - 128;
+      out[i] = static_cast<int8_t>((q - low) / 256);
+      out[stride + i] = static_cast<int8_t>(low);
+    }
+  }
+  SumBlocks(out, n, sums);
+  SumBlocks(out + stride, n, sums + Int8Sums(n));
+  scales[0] = finite ? 256 * scale : std::numeric_limits<float>::quiet_NaN();
+  scales[1] = finite ? scale : std::numeric_limits<float>::quiet_NaN();
+}
+
 }  // namespace tandem

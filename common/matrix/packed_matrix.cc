@@ -109,19 +109,23 @@ void PackInt4Panel(std::span<const T* const> rows, int64_t depth, int64_t group,
 
 }  // namespace
 
-int64_t PackedMatrix::PanelBytes() const {
-  switch (format_.scheme) {
+int64_t PackedMatrix::BytesOf(int64_t columns, int64_t depth, bool is_bf16, WeightFormat format) {
+  const int64_t panels = WholeWords(columns, kPanelColumns);
+  switch (format.scheme) {
     case WeightScheme::kWide:
-      return is_bf16_ ? WholeWords(depth_, 2) * 64 : depth_ * 64;
+      return panels * (is_bf16 ? WholeWords(depth, 2) * 64 : depth * 64);
     case WeightScheme::kInt8:
     case WeightScheme::kFp8E4m3:
-      return BytesPanelWords(depth_) * 4 + 64;
-    case WeightScheme::kInt4Group:
-      return WholeWords(Int4PanelWords(depth_) * 4 + WholeWords(depth_, format_.group) * 32, 64) *
-             64;
+      return panels * (BytesPanelWords(depth) * 4 + 64);
+    case WeightScheme::kInt4Group: {
+      const int64_t scales = WholeWords(depth, format.group) * 32;
+      return panels * WholeWords(Int4PanelWords(depth) * 4 + scales, 64) * 64;
+    }
   }
   return 0;
 }
+
+int64_t PackedMatrix::PanelBytes() const { return BytesOf(1, depth_, is_bf16_, format_); }
 
 void PackedMatrix::Reserve(int64_t columns, int64_t depth, bool is_bf16, WeightFormat format) {
   if (columns == columns_ && depth == depth_ && is_bf16 == is_bf16_ && format == format_) return;
@@ -183,9 +187,9 @@ void PackedMatrix::MultiplyTile(InstructionSet set, int64_t tile, const Operand&
     IntegerPanels(set, int4)(task);
   } else if (int4) {
     Int4Panels(set, x.type)(task);
+  } else if (rows <= kFewByteRows) {
+    FewByteRowsPanels(set, format_.scheme == WeightScheme::kFp8E4m3, x.type)(task);
   } else {
-    // Unpacked once for all rows, to values that bf16 holds exactly: the products are those of a
-    // bf16 matrix.
     static thread_local AlignedBuffer unpacked;
     const int64_t unpacked_bytes = WholeWords(depth_, 2) * 64;
     if (unpacked.size() < kTilePanels * unpacked_bytes) {

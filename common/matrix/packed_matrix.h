@@ -55,6 +55,9 @@ class PackedMatrix {
            (depth <= 65536 && (scheme != WeightScheme::kInt4Group || depth % 8 == 0));
   }
 
+  // The memory that a matrix takes.
+  static int64_t BytesOf(int64_t columns, int64_t depth, bool is_bf16, WeightFormat format);
+
   int64_t depth() const { return depth_; }
   int64_t columns() const { return columns_; }
   int64_t num_panels() const { return (columns_ + kPanelColumns - 1) / kPanelColumns; }
@@ -90,7 +93,7 @@ class PackedMatrix {
   template <typename T>
   void PackRows(std::span<const T* const> rows, int64_t depth, WeightFormat format);
   void Reserve(int64_t columns, int64_t depth, bool is_bf16, WeightFormat format);
-  int64_t PanelBytes() const;
+  int64_t PanelBytes() const;  // of one panel
   const char* Panel(int64_t panel) const { return panels_.as<char>() + panel * PanelBytes(); }
 
   int64_t depth_ = 0, columns_ = 0;

@@ -46,6 +46,11 @@ PanelsFunction* WidePanels(InstructionSet set, bool bf16_weights, OperandType op
 PanelsFunction* Int4Panels(InstructionSet set, OperandType operand);   // kFp32 or kBf16
 PanelsFunction* IntegerPanels(InstructionSet set, bool int4_weights);  // kInt8
 
+// kBytes with fp32 or bf16 rows, scales included. Fastest up to kFewByteRows rows; beyond,
+// UnpackBytes, WidePanels and ScaleColumns give the same bits sooner.
+inline constexpr int64_t kFewByteRows = 4;
+PanelsFunction* FewByteRowsPanels(InstructionSet set, bool is_fp8, OperandType operand);
+
 // Writes kBytes panels as kBf16 panels of the values without their scales, which bf16 holds
 // exactly, one after another at `out`.
 void UnpackBytes(InstructionSet set, bool is_fp8, const PanelTask& task, uint32_t* out);

@@ -12,16 +12,6 @@
 namespace tandem {
 namespace {
 
-// max |x|; infinite or NaN if any element is. As bits, sizes are ordered like numbers, and NaN is
-// the largest.
-float LargestSize(const float* row, int64_t n) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    largest = std::max(largest, std::bit_cast<uint32_t>(row[i]) & 0x7fffffffu);
-  }
-  return std::bit_cast<float>(largest);
-}
-
 // The scale for sizes up to `largest`, or 0 when every value is to be 0.
 float ScaleOf(float largest, float top) { return std::isfinite(largest) ? largest / top : 0; }
 
@@ -42,6 +32,15 @@ void RoundToIntegers(const float* row, int64_t n, float scale, float top, int8_t
 }
 
 }  // namespace
+
+// As bits, sizes are ordered like numbers, and NaN is the largest.
+float LargestSize(const float* row, int64_t n) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(row[i]) & 0x7fffffffu);
+  }
+  return std::bit_cast<float>(largest);
+}
 
 float QuantiseInt8(const float* row, int64_t n, int8_t* values) {
   const float largest = LargestSize(row, n), scale = ScaleOf(largest, 127.0f);

@@ -12,6 +12,9 @@
 
 namespace tandem {
 
+// max |x|; infinite or NaN if any element is. 0 for none.
+float LargestSize(const float* row, int64_t n);
+
 // Row [n] -> values [n] in [-127, 127]; returns the scale, max |x| / 127, so that row[i] is about
 // values[i] * scale. value = x / scale, rounded to nearest even.
 float QuantiseInt8(const float* row, int64_t n, int8_t* values);

@@ -71,6 +71,25 @@ TANDEM_TARGET_AVX512_BF16 float MultiplyAddPairs(int64_t rounds) {
   _mm512_storeu_ps(lanes, total);
   return std::accumulate(lanes, lanes + 16, 0.0f);
 }
+
+// Half the sums, for gcc 12 does not keep 24 of integers in registers.
+TANDEM_TARGET_AVX512_VNNI int32_t MultiplyAddBytes(int64_t rounds) {
+  constexpr int kHalf = kSums / 2;
+  __m512i sums[kHalf];
+#pragma GCC unroll 24
+  for (int i = 0; i < kHalf; ++i) sums[i] = _mm512_set1_epi32(i);
+  const __m512i factor = _mm512_set1_epi32(0x01010101);
+  for (int64_t r = 0; r < 2 * rounds; ++r) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kHalf; ++i) sums[i] = _mm512_dpbusd_epi32(sums[i], factor, factor);
+  }
+  __m512i total = _mm512_setzero_si512();
+#pragma GCC unroll 24
+  for (int i = 0; i < kHalf; ++i) total = _mm512_add_epi32(total, sums[i]);
+  int32_t lanes[16];
+  _mm512_storeu_si512(lanes, total);
+  return lanes[0];
+}
 #endif
 
 // The least seconds of `work`, run by all members at once.
@@ -108,13 +127,19 @@ MachineLimits MeasureMachineLimits(ThreadTeam& team, InstructionSet set) {
                                      sink[index * 8] += MultiplyAddPairs(kRounds);
                                    });
   }
+  if (set >= InstructionSet::kAvx512 && __builtin_cpu_supports("avx512vnni")) {
+    limits.int8_ops_per_second = 4 * operations / BestSeconds(team, [&](int index) {
+                                   sink[index * 8] += MultiplyAddBytes(kRounds);
+                                 });
+  }
 #endif
   return limits;
 }
 
-double RooflineSeconds(const MachineLimits& limits, double bytes, double flops) {
+double RooflineSeconds(const MachineLimits& limits, double bytes, double flops, double int8_ops) {
   const double peak = std::max(limits.flops_per_second, limits.bf16_flops_per_second);
-  return std::max(bytes / limits.read_bytes_per_second, flops / peak);
+  const double int8_peak = std::max(peak, limits.int8_ops_per_second);
+  return std::max(bytes / limits.read_bytes_per_second, flops / peak + int8_ops / int8_peak);
 }
 
 }  // namespace tandem

@@ -14,10 +14,13 @@
 #define TANDEM_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 #define TANDEM_TARGET_AVX512_BF16 \
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
+#define TANDEM_TARGET_AVX512_VNNI \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")))
 #else  // SupportedInstructionSets has only kScalar there
 #define TANDEM_TARGET_AVX2
 #define TANDEM_TARGET_AVX512
 #define TANDEM_TARGET_AVX512_BF16
+#define TANDEM_TARGET_AVX512_VNNI
 #endif
 
 namespace tandem {

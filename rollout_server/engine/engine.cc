@@ -32,10 +32,18 @@ namespace tandem::rollout {
 namespace {
 
 absl::StatusOr<std::unique_ptr<TokenRunner>> MakeRunner(const ModelConfig& config,
-                                                        const EngineOptions& options) {
-  if (options.device == Device::kCuda) return MakeCudaRunner(config, options);
+                                                        const EngineOptions& options,
+                                                        const WeightPlan& plan) {
+  if (options.device == Device::kCuda) {
+    if (plan.quantises()) {
+      return Unimplemented(
+          "engine.device cuda with quantised weights: leave engine.weights at dtype, or use device "
+          "cpu");
+    }
+    return MakeCudaRunner(config, options);
+  }
   try {
-    return std::make_unique<ModelRunner>(config, options.dtype, options.num_blocks(),
+    return std::make_unique<ModelRunner>(config, options.dtype, plan, options.num_blocks(),
                                          options.compute_threads(), ActiveInstructionSet());
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a KV cache of ", options.kv_capacity_tokens,
@@ -59,11 +67,12 @@ void CutAtStopString(const StopMatcher& stop, FinishedCompletion& completion) {
 // The engine over a model directory, with a KV cache in blocks.
 class PagedEngine final : public Engine {
  public:
-  PagedEngine(Model model, const EngineOptions& options, std::unique_ptr<TokenRunner> runner)
+  PagedEngine(Model model, const EngineOptions& options, const WeightPlan& plan,
+              std::unique_ptr<TokenRunner> runner)
       : Engine(std::move(model)),
         options_(options),
         runner_(std::move(runner)),
-        faults_(FaultHooks::Make(options.faults, config(), initial_tensors())),
+        faults_(FaultHooks::Make(options.faults, config(), plan, initial_tensors())),
         scheduler_({options.num_blocks(), options.max_batch_sequences,
                     std::max(options.max_step_tokens, options.max_batch_sequences),
                     options.prefix_cache && (!faults_ || faults_->allows_prefix_cache())}) {}
@@ -217,6 +226,7 @@ class PagedEngine final : public Engine {
     ++counted_.num_steps;
     counted_.step_bytes += runner_->account().bytes;
     counted_.step_flops += runner_->account().flops;
+    counted_.step_int8_ops += runner_->account().int8_ops;
     const double seconds = MonotonicSeconds() - begin;
     counted_.step_seconds += seconds;
     for (EngineEvent& event : events) {
@@ -301,6 +311,8 @@ class PagedEngine final : public Engine {
     stats.num_prefix_evictions = s.blocks().num_evictions();
     return stats;
   }
+
+  DigestMap served_digests() const override { return weights_->served_digests; }
 
   absl::StatusOr<MachineLimits> MeasureLimits() override { return runner_->MeasureLimits(); }
 
@@ -454,6 +466,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> matched,
                           MatchModelTensors(model.config, std::move(read)));
   TANDEM_RETURN_IF_ERROR(CheckFaults(options.faults, model.config));
+  TANDEM_ASSIGN_OR_RETURN(const WeightPlan plan, MakeWeightPlan(model.config, options.weights));
   if (options.numerics != Numerics::kFast) {
     TANDEM_RETURN_IF_ERROR(CheckInvariance(model.config, ActiveInstructionSet()));
   }
@@ -468,9 +481,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   EngineOptions sized = options;
   TANDEM_ASSIGN_OR_RETURN(sized.kv_capacity_tokens, KvCapacityTokens(model.config, options));
   TANDEM_RETURN_IF_ERROR(CheckHostMemory(sized, model.config, tensor_bytes));
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TokenRunner> runner, MakeRunner(model.config, sized));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TokenRunner> runner,
+                          MakeRunner(model.config, sized, plan));
   model.kernels = runner->kernels();
-  auto engine = std::make_unique<PagedEngine>(std::move(model), sized, std::move(runner));
+  auto engine = std::make_unique<PagedEngine>(std::move(model), sized, plan, std::move(runner));
   TANDEM_RETURN_IF_ERROR(engine->Load());
   return engine;
 }

@@ -38,8 +38,9 @@ struct EngineStats {
   uint64_t num_prompt_tokens_computed = 0;
   uint64_t num_tokens_given = 0;        // to completions of several turns, between two of them
   int64_t num_completions_waiting = 0;  // between two turns, for those
-  // Over all steps: the least they had to read and to multiply, and how long they took.
-  double step_bytes = 0, step_flops = 0, step_seconds = 0;
+  // Over all steps: the least they had to read and to multiply (int8 by int8 apart), and how long
+  // they took.
+  double step_bytes = 0, step_flops = 0, step_int8_ops = 0, step_seconds = 0;
   uint64_t num_steps = 0;
   std::array<uint64_t, kNumGroupFailures> num_groups_failed = {};  // by GroupFailure
   uint64_t num_preemptions = 0;  // members (or prompts) that lost their KV
@@ -50,10 +51,10 @@ class Engine {
  public:
   // Loads config, tokenizer and weights (nearest cast to options.dtype) as version 0.
   // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, CheckFaults,
-  // CheckKvMemory, CheckInvariance unless options.numerics is kFast, and MakeCudaRunner when
+  // MakeWeightPlan, CheckKvMemory, CheckInvariance unless options.numerics is kFast, and MakeCudaRunner when
   // options.device is kCuda, where memory is planned (cuda/memory_plan.h) and the largest steps are
   // run once:
-  //   UNIMPLEMENTED  on that device: numerics kExact, faults
+  //   UNIMPLEMENTED  on that device: numerics kExact, faults, quantised weights
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_directory,
                                                         const EngineOptions& options);
   virtual ~Engine() = default;
@@ -133,6 +134,8 @@ class Engine {
 
   virtual WeightVersion live_version() const = 0;
   virtual EngineStats Stats() const = 0;
+  // Of the live weights, as StagedWeights has them: empty unless they are quantised here.
+  virtual DigestMap served_digests() const { return {}; }
 
   // Limits of this machine with this engine's threads, measured now; call between two steps. Errors
   // as TokenRunner's.

@@ -8,9 +8,11 @@
 #include "absl/strings/str_join.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/model/weight_plan.h"
 #include "common/process/memory.h"
 #include "rollout_server/engine/cuda/cuda_runner.h"
 #include "rollout_server/engine/forward/model_runner.h"
+#include "rollout_server/engine/forward/model_weights.h"
 #include "rollout_server/engine/schedule/kv_block_pool.h"
 
 namespace tandem::rollout {
@@ -76,8 +78,10 @@ absl::Status CheckHostMemory(const EngineOptions& options, const ModelConfig& co
   if (options.device == Device::kCpu) {
     wanted.capacity_tokens = options.kv_capacity_tokens;
     wanted.cache_bytes = ModelRunner::CacheBytes(config, options.dtype, options.num_blocks());
-    wanted.weight_bytes = tensors.all;
-    if (options.reserve_for_push) wanted.push_bytes += tensors.all;
+    TANDEM_ASSIGN_OR_RETURN(const WeightPlan plan, MakeWeightPlan(config, options.weights));
+    wanted.weight_bytes =
+        plan.quantises() ? PackedModelBytes(config, options.weight_dtype(), plan) : tensors.all;
+    if (options.reserve_for_push) wanted.push_bytes += wanted.weight_bytes;
   }
   return CheckKvMemory(wanted, AvailableMemoryBytes());
 }

@@ -36,10 +36,11 @@ absl::Status Retokenise(const Tokenizer& tokenizer, FinishedCompletion& completi
 }  // namespace
 
 std::unique_ptr<FaultHooks> FaultHooks::Make(const EngineFaults& faults, const ModelConfig& config,
+                                             const WeightPlan& plan,
                                              const std::vector<HostTensor>& first) {
   if (faults == EngineFaults{}) return nullptr;
   std::unique_ptr<FaultHooks> hooks(new FaultHooks(faults));
-  if (faults.weights()) hooks->weights_.emplace(config, faults, first);
+  if (faults.weights()) hooks->weights_.emplace(config, plan, faults, first);
   return hooks;
 }
 

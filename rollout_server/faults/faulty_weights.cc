@@ -57,9 +57,13 @@ std::vector<HostTensor> CopyTensors(const std::vector<HostTensor>& tensors) {
   return copies;
 }
 
-FaultyWeights::FaultyWeights(const ModelConfig& config, const EngineFaults& faults,
-                             std::vector<HostTensor> first)
-    : config_(config), faults_(faults), dtype_(first.at(0).spec.dtype), first_(std::move(first)) {
+FaultyWeights::FaultyWeights(const ModelConfig& config, const WeightPlan& plan,
+                             const EngineFaults& faults, std::vector<HostTensor> first)
+    : config_(config),
+      plan_(plan),
+      faults_(faults),
+      dtype_(first.at(0).spec.dtype),
+      first_(std::move(first)) {
   history_.push_back(first_);
   Pack();
 }
@@ -73,7 +77,7 @@ void FaultyWeights::Install(std::vector<HostTensor> tensors) {
 
 void FaultyWeights::Pack() {
   if (faults_.stale_prefix_fraction > 0) before_ = std::move(served_);
-  auto packed = PackModelWeights(config_, ServedTensors(), dtype_, std::move(served_));
+  auto packed = PackModelWeights(config_, ServedTensors(), dtype_, plan_, std::move(served_));
   TANDEM_CHECK(packed.ok());  // Stage packed the same names and shapes
   served_ = *std::move(packed);
 }

@@ -86,7 +86,8 @@ void ServerMetrics::OnStats(const EngineStats& stats) {
   const double seconds = stats.step_seconds - window_.step_seconds;
   if (seconds >= kWindowSeconds && limits_.flops_per_second > 0) {
     limit_share_->Set(RooflineSeconds(limits_, stats.step_bytes - window_.step_bytes,
-                                      stats.step_flops - window_.step_flops) /
+                                      stats.step_flops - window_.step_flops,
+                                      stats.step_int8_ops - window_.step_int8_ops) /
                       seconds);
     window_ = stats;
   }

@@ -116,10 +116,7 @@ class Products {
     const int64_t stride = Whole(matrix.columns());
     member.ForEach(tiles * blocks, [&](int64_t item) {
       const int64_t tile = item / blocks, row = item % blocks * kRowBlock;
-      Operand x = all;
-      x.data = stored_[s].data() + row * x.stride * OperandBytes(x.type);
-      x.scales += row;
-      x.sums += row * Int8Sums(matrix.depth());
+      const Operand x = all.From(row, matrix.depth());
       matrix.MultiplyTile(set_, tile, x, std::min(kRowBlock, rows_ - row),
                           outputs_[s].data() + row * stride + tile * PackedMatrix::kTileColumns,
                           stride, tile + 1 < tiles ? matrix.TileAddress(tile + 1) : nullptr);

@@ -27,6 +27,13 @@ int64_t CachedHeads(const ModelConfig& config, int64_t num_blocks) {
   return config.num_layers * num_blocks * config.num_kv_heads * kBlock;
 }
 
+bool HasInt8Rows(const WeightPlan& plan) {
+  return std::ranges::any_of(plan.layers, [&](const LayerFormats& layer) {
+    return std::ranges::any_of(layer.sites,
+                               [&](const WeightFormat& format) { return plan.int8_rows(format); });
+  });
+}
+
 bool HasOutputNorms(const ModelConfig& config) {
   return !config.norms.attention_out.empty() || !config.norms.mlp_out.empty();
 }
@@ -46,18 +53,22 @@ void Quantise(float* values, int64_t n, int bits) {
 
 }  // namespace
 
-ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks,
-                         int num_threads, InstructionSet instruction_set)
+ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, WeightPlan plan,
+                         int64_t num_blocks, int num_threads, InstructionSet instruction_set)
     : config_(config),
       dtype_(dtype),
+      plan_(std::move(plan)),
       num_blocks_(num_blocks),
       set_(instruction_set),
       kernels_(ForwardKernelsFor(instruction_set)),
-      round_(dtype == ComputeDType::kBf16),
-      operand_type_(round_ ? RoundedOperandType(instruction_set) : OperandType::kFp32),
       gated_unit_(kernels_.GatedUnit(config.activation)),
       attention_scale_(config.attention_scale()),
       team_(num_threads),
+      normed_(set_, dtype == ComputeDType::kBf16, config.hidden_size, false),
+      attended_(set_, dtype == ComputeDType::kBf16, config.num_heads * config.head_dim,
+                HasInt8Rows(plan_)),
+      activated_(set_, dtype == ComputeDType::kBf16, config.intermediate_size, HasInt8Rows(plan_)),
+      head_rows_(set_, false, config.hidden_size, false),
       scratch_(num_threads) {
   for (RotaryEmbedding& embedding : RotaryEmbeddings(config)) {
     rotary_.push_back({std::move(embedding), {}, {}});
@@ -69,6 +80,7 @@ ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t 
   values_.Commit();
   logits_ = AlignedBuffer(kLogitsRows * WholeTiles(config.vocab_size) * 4);
   final_normed_ = AlignedBuffer(kLogitsRows * config.hidden_size * 4);
+  if (plan_.int8_rows(plan_.head)) head_rows_.Reserve(2 * kLogitsRows);
 }
 
 int64_t ModelRunner::CacheBytes(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks) {
@@ -93,7 +105,6 @@ void ModelRunner::Prepare(std::span<const TokenInput> inputs) {
   const int64_t n = static_cast<int64_t>(inputs.size());
   if (n > capacity_) {
     capacity_ = n;
-    const int64_t operand = OperandBytes(operand_type_);
     const int64_t heads = config_.num_heads + 2 * config_.num_kv_heads;
     hidden_ = AlignedBuffer(n * config_.hidden_size * 4);
     for (Rotary& rotary : rotary_) {
@@ -102,9 +113,9 @@ void ModelRunner::Prepare(std::span<const TokenInput> inputs) {
     }
     if (HasOutputNorms(config_)) product_ = AlignedBuffer(n * WholeTiles(config_.hidden_size) * 4);
     qkv_ = AlignedBuffer(n * WholeTiles(heads * config_.head_dim) * 4);
-    normed_ = AlignedBuffer(n * config_.hidden_size * operand);
-    attended_ = AlignedBuffer(n * config_.num_heads * config_.head_dim * operand);
-    activated_ = AlignedBuffer(n * config_.intermediate_size * operand);
+    normed_.Reserve(n);
+    attended_.Reserve(n);
+    activated_.Reserve(n);
   }
   int64_t longest = 0;
   runs_.clear();
@@ -150,15 +161,28 @@ void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
   }
 }
 
-// Stores values as the operand of the next linear layer.
-void ModelRunner::StoreBody(float* values, int64_t n, void* out) const {
+// How a matrix of the layers takes its inputs.
+OperandType ModelRunner::InputType(const PackedMatrix& matrix) const {
+  return plan_.int8_rows(matrix.format()) ? OperandType::kInt8 : normed_.wide_type();
+}
+
+// Stores values as part of the operand of the next linear layer.
+void ModelRunner::StoreBody(OperandRows& rows, OperandType type, int64_t row, int64_t first,
+                            float* values, int64_t n) const {
   RoundIfAsked(values, n, arithmetic_.precision.body_bits);
-  StoreOperand(set_, values, n, round_, operand_type_, out);
+  rows.StorePart(type, row, first, values, n);
+}
+
+// To be called when all parts of the `n` rows are stored.
+void ModelRunner::FinishRows(ThreadTeam::Member& member, OperandRows& rows, OperandType type,
+                             int64_t n) const {
+  if (type == OperandType::kInt8) member.ForEach(n, [&](int64_t row) { rows.Finish(row); });
 }
 
 // RMS norm: hidden -> normed, as the operand of the next linear layer. Without a weight the values
 // stay.
-void ModelRunner::Norm(ThreadTeam::Member& member, const std::vector<float>& weight, int64_t rows) {
+void ModelRunner::Norm(ThreadTeam::Member& member, const std::vector<float>& weight,
+                       OperandType type, int64_t rows) {
   const int64_t width = config_.hidden_size;
   float* scratch = scratch_[member.index()].data();
   member.ForEach(rows, [&](int64_t row) {
@@ -169,7 +193,8 @@ void ModelRunner::Norm(ThreadTeam::Member& member, const std::vector<float>& wei
       kernels_.rms_norm(hidden, weight.data(), width, static_cast<float>(config_.rms_norm_eps),
                         scratch);
     }
-    StoreBody(scratch, width, OperandRow(normed_, row, width));
+    RoundIfAsked(scratch, width, arithmetic_.precision.body_bits);
+    normed_.Store(type, row, scratch);
   });
 }
 
@@ -184,8 +209,7 @@ void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matri
   const int64_t tiles = matrix.num_tiles();
   const int64_t splits =
       std::min(Ceil(rows, kRowBlock), Ceil(kItemsPerThread * team_.size(), tiles));
-  const int64_t rows_each = Ceil(rows, splits);
-  const int64_t row_bytes = x.stride * OperandBytes(x.type);
+  const int64_t rows_each = (Ceil(rows, splits) + 1) / 2 * 2;  // whole pairs of the head's
   const void* first_following = following.TileAddress(member.FirstOf(following.num_tiles()));
   float* scratch = scratch_[member.index()].data();
   member.ForEach(tiles * splits, [&](int64_t item) {
@@ -196,7 +220,7 @@ void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matri
       const int64_t count = std::min(kRowBlock, end - row);
       float* to = out != nullptr ? out + row * out_stride + tile * kTile : scratch;
       const int64_t stride = out != nullptr ? out_stride : kTile;
-      const Operand part = {x.type, static_cast<const char*>(x.data) + row * row_bytes, x.stride};
+      const Operand part = x.From(row, matrix.depth());
       matrix.MultiplyTile(set_, tile, part, count, to, stride, row + count == end ? next : nullptr);
       done(tile, row, count, to, stride);
     }
@@ -288,11 +312,11 @@ void ModelRunner::RotateAndStore(const LayerWeights& weights, const LayerForm& f
 
 template <typename Kv>
 void ModelRunner::Attend(ThreadTeam::Member& member, const LayerForm& form,
-                         const KvLayer<Kv>& cache, std::span<const TokenInput> inputs) {
+                         const KvLayer<Kv>& cache, OperandType type,
+                         std::span<const TokenInput> inputs) {
   const int64_t d = config_.head_dim, kv_heads = config_.num_kv_heads;
   const int64_t group = config_.num_heads / kv_heads;
   const int64_t qkv_width = WholeTiles((config_.num_heads + 2 * kv_heads) * d);
-  const int64_t width = config_.num_heads * d;
   float* out = scratch_[member.index()].data();
   float* scores = out + kTokensTogether * group * d;
   member.ForEach(static_cast<int64_t>(runs_.size()) * kv_heads, [&](int64_t item) {
@@ -314,10 +338,10 @@ void ModelRunner::Attend(ThreadTeam::Member& member, const LayerForm& form,
     task.out_stride = group * d;
     kernels_.Attend<Kv>()(task, scores);
     for (int64_t t = 0; t < run.count; ++t) {
-      char* row = static_cast<char*>(OperandRow(attended_, run.first + t, width));
-      StoreBody(out + t * group * d, group * d, row + h * group * d * OperandBytes(operand_type_));
+      StoreBody(attended_, type, run.first + t, h * group * d, out + t * group * d, group * d);
     }
   });
+  FinishRows(member, attended_, type, std::ssize(inputs));
 }
 
 template <typename Kv>
@@ -331,33 +355,59 @@ void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const Mode
   const KvLayer<Kv> cache = Cache<Kv>(index);
   const int64_t qkv_columns = (config_.num_heads + 2 * config_.num_kv_heads) * config_.head_dim;
 
-  Norm(member, weights.attention_norm, n);
-  Multiply(member, weights.qkv.matrix, weights.o.matrix, AsOperand(normed_, config_.hidden_size), n,
-           qkv_.as<float>(), WholeTiles(qkv_columns),
+  const OperandType qkv_type = InputType(weights.qkv.matrix);
+  Norm(member, weights.attention_norm, qkv_type, n);
+  Multiply(member, weights.qkv.matrix, weights.o.matrix, normed_.All(qkv_type), n, qkv_.as<float>(),
+           WholeTiles(qkv_columns),
            [&](int64_t tile, int64_t, int64_t count, float* values, int64_t stride) {
              AddBias(weights.qkv.bias, tile, count, values, stride);
            });
   member.ForEach(n, [&](int64_t row) { RotateAndStore(weights, form, cache, inputs[row], row); });
-  Attend(member, form, cache, inputs);
+  const OperandType o_type = InputType(weights.o.matrix);
+  Attend(member, form, cache, o_type, inputs);
   AddProduct(member, weights.o, weights.attention_out_norm, weights.gate_up.matrix,
-             AsOperand(attended_, config_.num_heads * config_.head_dim), n);
+             attended_.All(o_type), n);
 
-  Norm(member, weights.mlp_norm, n);
+  const OperandType mlp_type = InputType(weights.gate_up.matrix);
+  const OperandType down_type = InputType(weights.down.matrix);
+  Norm(member, weights.mlp_norm, mlp_type, n);
   const int64_t width = config_.intermediate_size;
-  Multiply(member, weights.gate_up.matrix, weights.down.matrix,
-           AsOperand(normed_, config_.hidden_size), n, nullptr, 0,
-           [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
+  Multiply(member, weights.gate_up.matrix, weights.down.matrix, normed_.All(mlp_type), n, nullptr,
+           0, [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
              constexpr int64_t kGates = kTile / 2;
              AddBias(weights.gate_up.bias, tile, count, values, stride);
              const int64_t first = tile * kGates, gates = std::min(kGates, width - first);
              for (int64_t r = 0; r < count; ++r) {
                float* gate = values + r * stride;
                gated_unit_(gate, gate + kGates, gates, gate);
-               char* to = static_cast<char*>(OperandRow(activated_, row + r, width));
-               StoreBody(gate, gates, to + first * OperandBytes(operand_type_));
+               StoreBody(activated_, down_type, row + r, first, gate, gates);
              }
            });
-  AddProduct(member, weights.down, weights.mlp_out_norm, after, AsOperand(activated_, width), n);
+  FinishRows(member, activated_, down_type, n);
+  AddProduct(member, weights.down, weights.mlp_out_norm, after, activated_.All(down_type), n);
+}
+
+// final_normed_ -> logits_.
+void ModelRunner::MultiplyHead(ThreadTeam::Member& member, const ModelWeights& weights,
+                               int64_t rows) {
+  const PackedMatrix& following = weights.layers[0].qkv.matrix;
+  const int64_t width = config_.hidden_size, stride = WholeTiles(config_.vocab_size);
+  if (!plan_.int8_rows(weights.head.format())) {
+    Multiply(member, weights.head, following,
+             {OperandType::kFp32, final_normed_.as<float>(), width}, rows, logits_.as<float>(),
+             stride, [](auto&&...) {});
+    return;
+  }
+  member.ForEach(
+      rows, [&](int64_t i) { head_rows_.StoreInt16(i, final_normed_.as<float>() + i * width); });
+  Multiply(member, weights.head, following, head_rows_.All(OperandType::kInt8), 2 * rows, nullptr,
+           0, [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t between) {
+             for (int64_t r = 0; r < count; r += 2) {
+               float* out = logits_.as<float>() + (row + r) / 2 * stride + tile * kTile;
+               const float* high = values + r * between;
+               for (int64_t c = 0; c < kTile; ++c) out[c] = high[c] + high[between + c];
+             }
+           });
 }
 
 void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weights,
@@ -372,9 +422,7 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
                         final_normed_.as<float>() + i * width);
       RoundIfAsked(final_normed_.as<float>() + i * width, width, arithmetic_.precision.head_bits);
     });
-    Multiply(member, weights.head, weights.layers[0].qkv.matrix,
-             {OperandType::kFp32, final_normed_.as<float>(), width}, rows, logits_.as<float>(),
-             stride, [](auto&&...) {});
+    MultiplyHead(member, weights, rows);
     member.ForEach(rows, [&](int64_t i) {
       float* logits = logits_.as<float>() + i * stride;
       if (config_.logit_softcap > 0) {
@@ -389,8 +437,11 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
 ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
                                             std::span<const TokenInput> inputs,
                                             int64_t num_logits) const {
+  // In int8 the head's rows are two each.
+  const bool int8_head = plan_.int8_rows(weights.head.format());
   const double head =
       static_cast<double>(config_.hidden_size) * static_cast<double>(config_.vocab_size);
+  const double head_products = 2 * head * static_cast<double>(num_logits);
   const double head_bytes = static_cast<double>(weights.head.bytes());
   const double layer_bytes = static_cast<double>(weights.linear_bytes()) - head_bytes;
   const double bytes_each = dtype_ == ComputeDType::kBf16 ? 2 : 4;
@@ -410,8 +461,19 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
   account.bytes =
       layer_bytes + (num_logits > 0 ? head_bytes : 0) +
       2 * bytes_each * head_values * static_cast<double>(config_.num_kv_heads) * context;
-  account.flops = 2 * (layer_bytes / bytes_each) * static_cast<double>(inputs.size()) +
-                  2 * head * static_cast<double>(num_logits) +
+  int64_t by_int8 = 0;  // weights that are multiplied with int8 rows
+  for (const LayerWeights& layer : weights.layers) {
+    for (const LinearWeights* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      if (plan_.int8_rows(linear->matrix.format())) {
+        by_int8 += linear->matrix.columns() * linear->matrix.depth();
+      }
+    }
+  }
+  const int64_t others = weights.linear_weights() - by_int8;
+  account.int8_ops =
+      2 * static_cast<double>(by_int8 * std::ssize(inputs)) + (int8_head ? 2 * head_products : 0);
+  account.flops = 2 * static_cast<double>(others * std::ssize(inputs)) +
+                  (int8_head ? 0 : head_products) +
                   4 * head_values * static_cast<double>(config_.num_heads) * attended;
   return account;
 }
@@ -420,7 +482,7 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::Pack(
     const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const {
   const DType dtype = dtype_ == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
   return PackModelWeights(
-      config_, tensors, dtype,
+      config_, tensors, dtype, plan_,
       std::unique_ptr<ModelWeights>(static_cast<ModelWeights*>(spare.release())));
 }
 

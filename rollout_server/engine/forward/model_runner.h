@@ -3,7 +3,8 @@
 //
 // The residual stream, norms, rotary, softmax and logits are fp32. With ComputeDType::kBf16 the
 // weights and the cache are bf16, and so are the inputs of all linear layers except the head:
-// logits of a bf16 input would lie on a coarse lattice.
+// logits of a bf16 input would lie on a coarse lattice. Weights may be quantised (WeightPlan), and
+// inputs of quantised layers be int8 with a scale for each token, those of the head 16 bits.
 //
 // The idea: a call is one walk of a thread team through the layers. A linear layer is computed in
 // tiles of weights that the threads share out (common/matrix/packed_matrix.h), with the pointwise
@@ -20,10 +21,12 @@
 
 #include "common/model/forward_kernels.h"
 #include "common/model/model_config.h"
+#include "common/model/weight_plan.h"
 #include "common/process/thread_team.h"
 #include "common/tensor/aligned_buffer.h"
 #include "common/tensor/instruction_set.h"
 #include "rollout_server/engine/forward/model_weights.h"
+#include "rollout_server/engine/forward/operand_rows.h"
 #include "rollout_server/engine/forward/token_runner.h"
 
 namespace tandem::rollout {
@@ -32,8 +35,9 @@ class ModelRunner : public TokenRunner {
  public:
   // Allocates and commits the cache: num_blocks blocks of KvBlockPool::kBlockTokens tokens,
   // CacheBytes of memory. Throws std::bad_alloc.
-  ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks, int num_threads,
-              InstructionSet instruction_set);
+  // `plan` is of this model.
+  ModelRunner(const ModelConfig& config, ComputeDType dtype, WeightPlan plan, int64_t num_blocks,
+              int num_threads, InstructionSet instruction_set);
 
   absl::StatusOr<std::unique_ptr<StagedWeights>> Pack(
       const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const override;
@@ -62,8 +66,12 @@ class ModelRunner : public TokenRunner {
   void Embed(const ModelWeights& weights, int64_t token_id, int64_t row);
   void FillRotary(std::span<const TokenInput> inputs, int64_t row);
   void RoundKv(float* values, int64_t position) const;
-  void StoreBody(float* values, int64_t n, void* out) const;
-  void Norm(ThreadTeam::Member& member, const std::vector<float>& weight, int64_t rows);
+  OperandType InputType(const PackedMatrix& matrix) const;
+  void StoreBody(OperandRows& rows, OperandType type, int64_t row, int64_t first, float* values,
+                 int64_t n) const;
+  void FinishRows(ThreadTeam::Member& member, OperandRows& rows, OperandType type, int64_t n) const;
+  void Norm(ThreadTeam::Member& member, const std::vector<float>& weight, OperandType type,
+            int64_t rows);
   template <typename Done>
   void Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
                 const PackedMatrix& following, const Operand& x, int64_t rows, float* out,
@@ -77,29 +85,22 @@ class ModelRunner : public TokenRunner {
                       const TokenInput& input, int64_t row);
   template <typename Kv>
   void Attend(ThreadTeam::Member& member, const LayerForm& form, const KvLayer<Kv>& cache,
-              std::span<const TokenInput> inputs);
+              OperandType type, std::span<const TokenInput> inputs);
   template <typename Kv>
   void RunLayer(ThreadTeam::Member& member, int64_t index, const ModelWeights& weights,
                 std::span<const TokenInput> inputs);
+  void MultiplyHead(ThreadTeam::Member& member, const ModelWeights& weights, int64_t rows);
   void RunHead(ThreadTeam::Member& member, const ModelWeights& weights,
                std::span<const int64_t> logits_rows, OnLogits on_logits);
   template <typename Kv>
   KvLayer<Kv> Cache(int64_t layer);
 
-  Operand AsOperand(const AlignedBuffer& buffer, int64_t width) const {
-    return {operand_type_, buffer.as<char>(), width};
-  }
-  void* OperandRow(AlignedBuffer& buffer, int64_t row, int64_t width) const {
-    return buffer.as<char>() + row * width * OperandBytes(operand_type_);
-  }
-
   const ModelConfig config_;
   const ComputeDType dtype_;
+  const WeightPlan plan_;
   const int64_t num_blocks_;
   const InstructionSet set_;
   const ForwardKernels& kernels_;
-  const bool round_;                // round inputs of linear layers to bf16
-  const OperandType operand_type_;  // how those inputs are stored
   const decltype(ForwardKernels::swiglu) gated_unit_;
   const float attention_scale_;
   ThreadTeam team_;
@@ -118,11 +119,12 @@ class ModelRunner : public TokenRunner {
   };
   std::vector<Rotary> rotary_;  // RotaryEmbeddings of the model
   AlignedBuffer qkv_;           // [N, whole tiles of (H + 2 Hkv) D]
-  AlignedBuffer normed_;        // [N, E] operand
+  OperandRows normed_;          // [N, E]
   AlignedBuffer product_;       // [N, whole tiles of E], where products are normed
-  AlignedBuffer attended_;      // [N, H D] operand
-  AlignedBuffer activated_;     // [N, I] operand
+  OperandRows attended_;        // [N, H D]
+  OperandRows activated_;       // [N, I]
   AlignedBuffer final_normed_;  // [kLogitsRows, E] fp32
+  OperandRows head_rows_;       // [2 kLogitsRows, E] the same for a head of int8
   AlignedBuffer logits_;        // [kLogitsRows, whole tiles of V] fp32
   std::vector<TokenRun> runs_;
   std::vector<std::vector<float>> scratch_;  // per thread

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/bf16_rounding.h"
+#include "common/weights/digest.h"
 
 namespace tandem::rollout {
 namespace {
@@ -79,20 +80,20 @@ class Source {
 // Packs several projections of one input as one matrix.
 template <typename T>
 void PackLinear(Source<T>& source, const std::string& prefix, const std::vector<std::string>& names,
-                bool has_bias, int64_t depth, LinearWeights& out) {
+                bool has_bias, int64_t depth, const WeightFormat& format, LinearWeights& out) {
   std::vector<const T*> rows;
   out.bias.clear();
   for (const std::string& name : names) {
     source.AppendRows(absl::StrCat(prefix, name, ".weight"), rows);
     if (has_bias) source.AppendVector(absl::StrCat(prefix, name, ".bias"), out.bias);
   }
-  out.matrix.Pack(std::span<const T* const>(rows), depth);
+  out.matrix.Pack(std::span<const T* const>(rows), depth, format);
 }
 
 // Packs gates and ups side by side in each tile, so that SwiGLU can be applied to a finished tile.
 template <typename T>
 void PackGateUp(const ModelConfig& config, Source<T>& source, const std::string& mlp,
-                LinearWeights& out) {
+                const WeightFormat& format, LinearWeights& out) {
   constexpr int64_t kWidth = PackedMatrix::kPanelColumns;
   const int64_t inner = config.intermediate_size;
   std::vector<const T*> gate_rows, up_rows, rows;
@@ -119,11 +120,12 @@ void PackGateUp(const ModelConfig& config, Source<T>& source, const std::string&
       }
     }
   }
-  out.matrix.Pack(std::span<const T* const>(rows), config.hidden_size);
+  out.matrix.Pack(std::span<const T* const>(rows), config.hidden_size, format);
 }
 
 template <typename T>
-void PackLayer(const ModelConfig& config, Source<T>& source, int64_t index, LayerWeights& out) {
+void PackLayer(const ModelConfig& config, Source<T>& source, int64_t index,
+               const LayerFormats& formats, LayerWeights& out) {
   const std::string layer = absl::StrCat("model.layers.", index, ".");
   const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
   const float offset = config.norm_offset;
@@ -138,15 +140,18 @@ void PackLayer(const ModelConfig& config, Source<T>& source, int64_t index, Laye
   const std::vector<std::string> qkv = config.fused_qkv
                                            ? std::vector<std::string>{"qkv_proj"}
                                            : std::vector<std::string>{"q_proj", "k_proj", "v_proj"};
-  PackLinear(source, attention, qkv, config.attention_qkv_bias, config.hidden_size, out.qkv);
+  PackLinear(source, attention, qkv, config.attention_qkv_bias, config.hidden_size,
+             formats.at(Site::kQkv), out.qkv);
   PackLinear(source, attention, {"o_proj"}, config.attention_o_bias,
-             config.num_heads * config.head_dim, out.o);
-  PackGateUp(config, source, mlp, out.gate_up);
-  PackLinear(source, mlp, {"down_proj"}, config.mlp_bias, config.intermediate_size, out.down);
+             config.num_heads * config.head_dim, formats.at(Site::kO), out.o);
+  PackGateUp(config, source, mlp, formats.at(Site::kGateUp), out.gate_up);
+  PackLinear(source, mlp, {"down_proj"}, config.mlp_bias, config.intermediate_size,
+             formats.at(Site::kDown), out.down);
 }
 
 template <typename T>
-void PackAll(const ModelConfig& config, const std::vector<HostTensor>& tensors, ModelWeights& out) {
+void PackAll(const ModelConfig& config, const std::vector<HostTensor>& tensors,
+             const WeightPlan& plan, ModelWeights& out) {
   Source<T> source(tensors);
   std::vector<const T*> embedding, head;
   source.AppendRows("model.embed_tokens.weight", embedding);
@@ -154,21 +159,68 @@ void PackAll(const ModelConfig& config, const std::vector<HostTensor>& tensors, 
     head = embedding;
   } else {
     source.AppendRows("lm_head.weight", head);
-    out.embedding.Pack(std::span<const T* const>(embedding), config.hidden_size);
+    out.embedding.Pack(std::span<const T* const>(embedding), config.hidden_size, plan.head);
   }
-  out.head.Pack(std::span<const T* const>(head), config.hidden_size);
+  out.head.Pack(std::span<const T* const>(head), config.hidden_size, plan.head);
   out.layers.resize(config.num_layers);
-  for (int64_t i = 0; i < config.num_layers; ++i) PackLayer(config, source, i, out.layers[i]);
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    PackLayer(config, source, i, plan.layers[static_cast<size_t>(i)], out.layers[i]);
+  }
   out.final_norm = source.Norm("model.", "norm", config.norm_offset);
 }
 
+DigestMap DigestMatrices(const ModelWeights& weights) {
+  DigestMap digests;
+  const auto add = [&](const std::string& name, const PackedMatrix& matrix) {
+    if (matrix.columns() > 0) digests[name] = Digest128(std::as_bytes(matrix.stored()));
+  };
+  add("head", weights.head);
+  add("embedding", weights.embedding);
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const LayerWeights& layer = weights.layers[i];
+    const LinearWeights* const linears[kNumSites] = {&layer.qkv, &layer.o, &layer.gate_up,
+                                                     &layer.down};
+    for (size_t site = 0; site < kNumSites; ++site) {
+      add(absl::StrCat("model.layers.", i, ".", std::string(kSiteNames[site])),
+          linears[site]->matrix);
+    }
+  }
+  return digests;
+}
+
 }  // namespace
+
+int64_t ModelWeights::linear_weights() const {
+  int64_t count = 0;
+  for (const LayerWeights& layer : layers) {
+    for (const LinearWeights* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      count += linear->matrix.columns() * linear->matrix.depth();
+    }
+  }
+  return count;
+}
 
 int64_t ModelWeights::linear_bytes() const {
   int64_t bytes = head.bytes();
   for (const LayerWeights& layer : layers) {
     bytes += layer.qkv.matrix.bytes() + layer.o.matrix.bytes() + layer.gate_up.matrix.bytes() +
              layer.down.matrix.bytes();
+  }
+  return bytes;
+}
+
+int64_t PackedModelBytes(const ModelConfig& config, DType dtype, const WeightPlan& plan) {
+  const bool is_bf16 = dtype == DType::kBF16;
+  const int64_t heads = config.num_heads + 2 * config.num_kv_heads;
+  const int64_t columns[kNumSites] = {heads * config.head_dim, config.hidden_size,
+                                      2 * config.intermediate_size, config.hidden_size};
+  int64_t bytes = (config.tie_word_embeddings ? 1 : 2) *
+                  PackedMatrix::BytesOf(config.vocab_size, config.hidden_size, is_bf16, plan.head);
+  for (const LayerFormats& layer : plan.layers) {
+    for (size_t site = 0; site < kNumSites; ++site) {
+      bytes += PackedMatrix::BytesOf(columns[site], DepthOf(config, static_cast<Site>(site)),
+                                     is_bf16, layer.sites[site]);
+    }
   }
   return bytes;
 }
@@ -189,14 +241,15 @@ absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<Host
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
     const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
-    std::unique_ptr<ModelWeights> spare) {
+    const WeightPlan& plan, std::unique_ptr<ModelWeights> spare) {
   TANDEM_RETURN_IF_ERROR(CheckModelTensors(config, tensors, dtype));
   if (!spare) spare = std::make_unique<ModelWeights>();
   if (dtype == DType::kBF16) {
-    PackAll<uint16_t>(config, tensors, *spare);
+    PackAll<uint16_t>(config, tensors, plan, *spare);
   } else {
-    PackAll<float>(config, tensors, *spare);
+    PackAll<float>(config, tensors, plan, *spare);
   }
+  if (plan.quantises()) spare->served_digests = DigestMatrices(*spare);
   return spare;
 }
 

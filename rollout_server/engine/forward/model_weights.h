@@ -1,5 +1,5 @@
-// ModelWeights: one version of the model, packed for the CPU kernels. Immutable while it serves.
-// Made from tensors in ModelTensors order.
+// ModelWeights: one version of the model, packed for the CPU kernels and quantised as a WeightPlan
+// says. Immutable while it serves. Made from tensors in ModelTensors order.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/matrix/packed_matrix.h"
 #include "common/model/model_config.h"
+#include "common/model/weight_plan.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/staged_weights.h"
 
@@ -35,17 +36,23 @@ struct ModelWeights : StagedWeights {
   std::vector<float> final_norm;  // [E]
 
   const PackedMatrix& embeddings() const { return embedding.columns() > 0 ? embedding : head; }
-  int64_t linear_bytes() const;  // of all linear layers: what a step reads
+  int64_t linear_bytes() const;    // of all linear layers: what a step reads
+  int64_t linear_weights() const;  // their number, without the head's
 };
+
+// The memory that the matrices of a version take.
+int64_t PackedModelBytes(const ModelConfig& config, DType dtype, const WeightPlan& plan);
 
 //   INVALID_ARGUMENT  a tensor has another name, shape or dtype than ModelTensors says
 absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<HostTensor>& tensors,
                                DType dtype);
 
-// Copies tensors of `dtype` into packed form: in the memory of `spare`, a version of the same model
-// that nobody reads any more, or in fresh memory when it is null. Errors: CheckModelTensors.
+// Copies tensors of `dtype` into packed form, quantised by `plan` (of this model): in the memory of
+// `spare`, a version of the same model that nobody reads any more, or in fresh memory when it is
+// null. Where the plan quantises, served_digests has one of each matrix as it is multiplied, named
+// "model.layers.0.qkv_proj", ..., "head", "embedding". Errors: CheckModelTensors.
 absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
     const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
-    std::unique_ptr<ModelWeights> spare = nullptr);
+    const WeightPlan& plan, std::unique_ptr<ModelWeights> spare = nullptr);
 
 }  // namespace tandem::rollout

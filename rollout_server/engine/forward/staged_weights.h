@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/weights/digest.h"
 
 namespace tandem::rollout {
 
@@ -18,6 +19,10 @@ namespace tandem::rollout {
 class StagedWeights {
  public:
   virtual ~StagedWeights() = default;
+
+  // XXH3-128 of what is multiplied, by matrix, where that is not what was sent but made from it
+  // here (quantised weights); else empty.
+  DigestMap served_digests;
 };
 
 // Memory for the next version on the engine's device, which a weight push fills without a copy in
