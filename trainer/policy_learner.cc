@@ -227,6 +227,7 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearner
   TrainStep::UseThreads(options.num_threads);
   TrainStepSetup step_setup = {.dtype = options.dtype,
                                .numerics = options.numerics,
+                               .fake_quantise = options.fake_quantise,
                                .device = options.device,
                                .rounding = options.cast.rounding,
                                .temperature = setup.temperature,

@@ -137,8 +137,11 @@ absl::StatusOr<RunInputs> OpenRunInputs(const TrainerOptions& options, const Lea
 
 absl::Status CheckServer(const rollout::v1::GetInfoResponse& info, const TrainerOptions& options,
                          const Learner& learner, const Tokenizer& tokenizer) {
-  TANDEM_RETURN_IF_ERROR(CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
-                                             learner.kernels()));
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan,
+                          MakeQuantisationPlan(config, options.learner.fake_quantise));
+  TANDEM_RETURN_IF_ERROR(CheckServerNumerics(
+      info, {options.learner.numerics, options.learner.dtype, learner.kernels(), PlanText(plan)}));
   if (info.tokenizer_hash() == tokenizer.hash()) return absl::OkStatus();
   return InvalidArgument("it serves a model with another tokenizer (", info.tokenizer_hash(),
                          ", the trainer's is ", tokenizer.hash(), "): start it with ",
@@ -155,6 +158,7 @@ std::string DescribeRun(const RunParts& run) {
     servers.push_back({{"address", client.address(i)},
                        {"dtype", info->dtype()},
                        {"numerics", info->numerics()},
+                       {"weights", info->weights()},
                        {"instruction_set", info->instruction_set()},
                        {"in_flight", info->in_flight()},
                        {"version", state.version.value},

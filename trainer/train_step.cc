@@ -275,6 +275,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   models.ranks = comm::RankReducer(setup.collectives.values);
   impl->placing = {.dtype = setup.dtype,
                    .numerics = setup.numerics,
+                   .fake_quantise = setup.fake_quantise,
                    .device = setup.device,
                    .collectives = setup.collectives,
                    .buckets = setup.buckets};

@@ -38,6 +38,7 @@
 #include "common/base/weight_version.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
+#include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/advantages/advantage_options.h"
 #include "trainer/experience/experience_batch.h"
@@ -54,6 +55,7 @@ struct TrainStepSetup {
   ModelConfig config;
   ComputeDType dtype = ComputeDType::kFp32;
   Numerics numerics = Numerics::kFast;
+  QuantisationOptions fake_quantise;      // of policy and reference
   Device device = Device::kCpu;           // with kCuda, this thread's current device
   Rounding rounding = Rounding::kDither;  // of pushes, and so of the weights of kExact
   double temperature = 1;           // of the sampler: all log-probs are of the tempered policy

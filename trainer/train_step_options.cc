@@ -156,6 +156,10 @@ void BindOptions(OptionBinder& binder, LearnerOptions& options) {
       binder, &options.numerics,
       "exact: the forward gives the rollout servers' bits at equal weights, when they have the "
       "same dtype; fast and invariant: the trainer's own best kernels");
+  binder.Section("fake_quantise",
+                 "the forward sees weights as rollout servers with these options store them, and "
+                 "gradients go straight through; numerics exact needs those of server.engine",
+                 options.fake_quantise);
   binder.Integer("threads", &options.num_threads, {.min = 0, .max = 1024}, "threads",
                  "of the trainer's kernels; 0: one per core");
   binder.Flag(

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/model/numerics.h"
+#include "common/model/quantisation_plan.h"
 #include "common/offpolicy/correction_options.h"
 #include "common/options/options.h"
 #include "trainer/critic/critic_options.h"
@@ -48,6 +49,8 @@ struct LearnerOptions {
   ComputeDType dtype = ComputeDType::kFp32;
   Device device = Device::kCpu;
   Numerics numerics = Numerics::kFast;
+  // Weights that the forward sees as rollout servers store them (server.engine.weights).
+  QuantisationOptions fake_quantise;
   int64_t num_threads = 0;  // 0: the cores of the machine
   bool checkpoint_activations = false;
   bool measure_reference_kl = false;  // also without a KL term in the loss

@@ -137,7 +137,7 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
       script.stem().string() + (weights.empty() ? "" : " " + weights),
       absl::StrCat("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ", python, " '", script.string(),
                    "' --model '", model, "' --dtype ", dtype, " --threads ", threads,
-                   weights.empty() ? "" : absl::StrCat(" --weights ", weights),
+                   weights.empty() ? "" : absl::StrCat(" --weight-format ", weights),
                    device == "cpu" ? "" : absl::StrCat(" --device ", device))};
 }
 

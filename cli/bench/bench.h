@@ -51,7 +51,8 @@ absl::StatusOr<BenchCase> ParseCase(const std::string& name, int64_t prompt_toke
 struct PeerCommand {
   std::string name, command;
 };
-// `name_or_path` may end in :WEIGHTS, a number format that the peer gets as --weights.
+// `name_or_path` may end in :WEIGHTS, a number format that the peer gets as
+// --weight-format.
 //   NOT_FOUND         there is no such script (with where it was looked for)
 //   INVALID_ARGUMENT  WEIGHTS is no word
 absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std::string& model,

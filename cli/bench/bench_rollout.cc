@@ -100,9 +100,9 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& fl
                                                             const std::string& weights,
                                                             const std::vector<BenchCase>& cases) {
   rollout::EngineOptions options;
-  options.weights.weights = WeightSchemes().at(weights);
+  options.quantised.weights = WeightSchemes().at(weights);
   if (weights == "int8" || weights == "int4_group") {
-    options.weights.activations = ActivationFormats().at(flags.activations);
+    options.quantised.activations = ActivationFormats().at(flags.activations);
   }
   if (flags.device == "cuda") {
     options.device = Device::kCuda;
@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& fl
 }
 
 // The engines in this process with their names in the table, in the order of --numerics and
-// --weights.
+// --weight-format.
 using Engines = std::vector<std::pair<std::string, std::unique_ptr<rollout::Engine>>>;
 
 absl::StatusOr<Engines> MakeEngines(const BenchFlags& flags, const std::vector<BenchCase>& cases) {
@@ -224,7 +224,7 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
       ->transform(CLI::CheckedTransformer(NumericsModes()).description("{fast,invariant,exact}"))
       ->delimiter(',')
       ->default_str("fast");
-  sub->add_option("--weights", flags->weights,
+  sub->add_option("--weight-format", flags->weights,
                   "one number format of the weights or several; the others are compared with the "
                   "first")
       ->check(CLI::IsMember({"dtype", "int8", "fp8_e4m3", "int4_group"}))

@@ -26,13 +26,13 @@ std::map<std::string, Activations> ActivationFormats() {
       {"auto", Activations::kAuto}, {"dtype", Activations::kDtype}, {"int8", Activations::kInt8}};
 }
 
-void AddWeightFlags(CLI::App* sub, WeightOptions& weights) {
-  sub->add_option("--weights", weights.weights,
+void AddWeightFlags(CLI::App* sub, QuantisationOptions& weights) {
+  sub->add_option("--weight-format", weights.weights,
                   "number format of the rollout engine's weights (docs/quantised_rollouts.md)")
       ->transform(
           CLI::CheckedTransformer(WeightSchemes()).description("{dtype,int8,fp8_e4m3,int4_group}"))
       ->default_str("dtype");
-  sub->add_option("--weights-group", weights.group, "inputs that share a scale of int4_group")
+  sub->add_option("--weight-group", weights.group, "inputs that share a scale of int4_group")
       ->check(CLI::IsMember({32, 64, 128}))
       ->capture_default_str();
   sub->add_option("--activations", weights.activations,
@@ -41,6 +41,11 @@ void AddWeightFlags(CLI::App* sub, WeightOptions& weights) {
       ->default_str("auto");
   sub->add_flag("--quantise-head,!--no-quantise-head", weights.head,
                 "quantise head and embedding too (on)");
+  const std::map<std::string, KvFormat> kv_formats = {
+      {"dtype", KvFormat::kDtype}, {"int8", KvFormat::kInt8}, {"fp8_e4m3", KvFormat::kFp8E4m3}};
+  sub->add_option("--kv", weights.kv, "number format of the rollout engine's KV cache")
+      ->transform(CLI::CheckedTransformer(kv_formats).description("{dtype,int8,fp8_e4m3}"))
+      ->default_str("dtype");
   sub->add_option_function<std::vector<std::string>>(
          "--weights-by-layer",
          [&weights](const std::vector<std::string>& places) {

@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/model/numerics.h"
-#include "common/model/weight_plan.h"
+#include "common/model/quantisation_plan.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/tls_directory.h"
 
@@ -56,12 +56,12 @@ inline CLI::Option* AddChoice(CLI::App* sub, const char* name, std::string& fiel
 // --dtype fp32|bf16, where the default is the dtype of the weights.
 void AddWeightsDTypeFlag(CLI::App* sub, std::string& dtype);
 
-// The formats of --weights and --activations by name.
+// The formats of --weight-format and --activations by name.
 std::map<std::string, WeightScheme> WeightSchemes();
 std::map<std::string, Activations> ActivationFormats();
-// --weights, --weights-group, --activations, --quantise-head and --weights-by-layer, which are the
-// options of the same names of server.engine.
-void AddWeightFlags(CLI::App* sub, WeightOptions& weights);
+// --weight-format, --weight-group, --activations, --quantise-head, --weights-by-layer and --kv, which
+// are the options weights, weights_group and so on of server.engine.
+void AddWeightFlags(CLI::App* sub, QuantisationOptions& weights);
 
 // --threads: 0 means the cores of the machine.
 void AddThreadsFlag(CLI::App* sub, int64_t& threads);

@@ -14,12 +14,15 @@ namespace tandem::cli {
 namespace {
 
 absl::StatusOr<std::unique_ptr<trainer::Policy>> LoadPolicy(const std::string& model_directory,
-                                                            bool bf16, Numerics numerics) {
+                                                            bool bf16, Numerics numerics,
+                                                            const QuantisationOptions& quantised) {
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model_directory));
   TANDEM_ASSIGN_OR_RETURN(auto tensors, ReadModelTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(config, std::move(tensors)));
   const auto dtype = bf16 ? ComputeDType::kBf16 : ComputeDType::kFp32;
-  return trainer::Policy::Create(config, tensors, dtype, /*trainable=*/false, numerics);
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan, MakeQuantisationPlan(config, quantised));
+  return trainer::Policy::Create(config, tensors, dtype, /*trainable=*/false, numerics,
+                                 Device::kCpu, plan);
 }
 
 absl::StatusOr<std::vector<float>> ScoreSequence(trainer::Policy& policy,
@@ -52,9 +55,10 @@ absl::StatusOr<std::vector<float>> ScoreSequence(trainer::Policy& policy,
 }  // namespace
 
 absl::StatusOr<TrainerScorer> LoadTrainerScorer(const std::string& model_directory, bool bf16,
-                                                Numerics numerics) {
+                                                Numerics numerics,
+                                                const QuantisationOptions& quantised) {
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<trainer::Policy> policy,
-                          LoadPolicy(model_directory, bf16, numerics));
+                          LoadPolicy(model_directory, bf16, numerics, quantised));
   return [policy](std::span<const int32_t> token_ids, double temperature) {
     return ScoreSequence(*policy, token_ids, temperature);
   };

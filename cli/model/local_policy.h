@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/numerics.h"
+#include "common/model/quantisation_plan.h"
 
 namespace tandem::cli {
 
@@ -19,8 +20,10 @@ namespace tandem::cli {
 using TrainerScorer = std::function<absl::StatusOr<std::vector<float>>(
     std::span<const int32_t> token_ids, double temperature)>;
 
-// Errors are those of ReadModelConfig, ReadModelTensors and Policy::Create.
+// `quantised`: what the forward sees as a rollout server stores it. Errors are those of
+// ReadModelConfig, ReadModelTensors, MakeQuantisationPlan and Policy::Create.
 absl::StatusOr<TrainerScorer> LoadTrainerScorer(const std::string& model_directory, bool bf16,
-                                                Numerics numerics);
+                                                Numerics numerics,
+                                                const QuantisationOptions& quantised = {});
 
 }  // namespace tandem::cli

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/model/forward_kernels.h"
-#include "common/model/weight_plan.h"
+#include "common/model/quantisation_plan.h"
 #include "rollout_server/engine/cuda/step/memory_plan.h"
 #include "rollout_server/engine/forward/model_runner.h"
 #include "rollout_server/engine/forward/model_weights.h"
@@ -227,7 +227,9 @@ ProcessMemory ServerMemory(const ServerShape& shape) {
   const DType dtype = engine.weight_dtype();
   const int64_t tokens = engine.kv_capacity_tokens;
   const int64_t blocks = tokens / kKvBlockTokens;
-  const int64_t cache = rollout::ModelRunner::CacheBytes(shape.config, engine.dtype, blocks);
+  const auto plan = MakeQuantisationPlan(shape.config, engine.quantised);
+  const int64_t cache = rollout::ModelRunner::CacheBytes(
+      shape.config, engine.dtype, plan.ok() ? plan->kv : KvFormat::kDtype, blocks);
   if (engine.device == Device::kCuda) {
     const int64_t weights = rollout::cuda::WeightsBytes(shape.config, dtype);
     add("weights", "of one version", weights);
@@ -253,7 +255,6 @@ ProcessMemory ServerMemory(const ServerShape& shape) {
   // the tensors of a push, whose memory is taken before the server is ready.
   const int64_t all = SizesOf(shape.config).all;
   const int64_t sent = all * DTypeBytes(dtype), file = all * DTypeBytes(shape.file_dtype);
-  const auto plan = MakeWeightPlan(shape.config, engine.weights);
   const int64_t weights =
       plan.ok() && plan->quantises() ? rollout::PackedModelBytes(shape.config, dtype, *plan) : sent;
   const int64_t cast = dtype == shape.file_dtype ? 0 : sent;

@@ -24,7 +24,7 @@ namespace tandem::cli {
 namespace {
 
 struct GenerateFlags {
-  WeightOptions weights;
+  QuantisationOptions weights;
   std::string model;
   std::string input = "-";
   std::string dtype;  // empty: that of the weights
@@ -202,9 +202,9 @@ void AddGenerateCommand(CLI::App& app, Action& chosen) {
 absl::StatusOr<std::unique_ptr<rollout::Engine>> CreateEngineFor(
     const std::string& model, const std::string& dtype, int64_t num_threads,
     const std::vector<rollout::GroupRequest>& requests, Numerics numerics,
-    const WeightOptions& weights) {
+    const QuantisationOptions& weights) {
   rollout::EngineOptions options;
-  options.weights = weights;
+  options.quantised = weights;
   options.numerics = numerics;
   options.dtype = dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
   options.num_threads = num_threads;

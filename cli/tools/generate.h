@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/model/weight_plan.h"
+#include "common/model/quantisation_plan.h"
 #include "rollout_server/engine/engine.h"
 
 namespace tandem::cli {
@@ -20,7 +20,7 @@ namespace tandem::cli {
 absl::StatusOr<std::unique_ptr<rollout::Engine>> CreateEngineFor(
     const std::string& model, const std::string& dtype, int64_t num_threads,
     const std::vector<rollout::GroupRequest>& requests, Numerics numerics = Numerics::kFast,
-    const WeightOptions& weights = {});
+    const QuantisationOptions& weights = {});
 
 // Runs the requests 0 to n-1 with continuous batching; their keys are replaced by the index. Calls
 // `done` with the index and the completions of each request, in the order of the requests, as soon

@@ -21,7 +21,7 @@ namespace tandem::cli {
 namespace {
 
 struct ScoreFlags {
-  WeightOptions weights;
+  QuantisationOptions weights;
   std::string model;
   std::string input = "-";
   std::string engine = "rollout";
@@ -71,7 +71,7 @@ absl::StatusOr<ScoreFunction> RolloutScore(const ScoreFlags& flags) {
   options.dtype = flags.dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
   options.kv_capacity_tokens = std::min(flags.max_tokens, config.max_position_embeddings) + 64;
   options.num_threads = flags.threads;
-  options.weights = flags.weights;
+  options.quantised = flags.weights;
   options.numerics = flags.numerics;
   TANDEM_ASSIGN_OR_RETURN(auto created, rollout::Engine::Create(flags.model, options));
   std::shared_ptr<rollout::Engine> engine = std::move(created);
@@ -97,8 +97,9 @@ absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
         "--details, --top-k, --top-p, --min-p and the --*-bits are for the rollout engine: leave "
         "them out with --engine trainer"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const TrainerScorer scorer,
-                          LoadTrainerScorer(flags.model, flags.dtype == "bf16", flags.numerics));
+  TANDEM_ASSIGN_OR_RETURN(
+      const TrainerScorer scorer,
+      LoadTrainerScorer(flags.model, flags.dtype == "bf16", flags.numerics, flags.weights));
   const float temperature = flags.how.temperature;
   return ScoreFunction([scorer,
                         temperature](const Question& question) -> absl::StatusOr<std::string> {

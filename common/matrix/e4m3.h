@@ -10,6 +10,11 @@ namespace tandem {
 
 inline constexpr float kLargestE4m3 = 448.0f;
 
+// A stored code, as a type of its own.
+struct E4m3 {
+  uint8_t code;
+};
+
 // The nearest e4m3 of a finite value, ties to even; values past 448 become 448.
 inline uint8_t NearestE4m3(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);

@@ -20,13 +20,20 @@ float StoredScale(float largest, float scale) {
   return std::isfinite(largest) ? scale : std::numeric_limits<float>::quiet_NaN();
 }
 
+// The nearest integer of a value of a size below 2^22, ties to even: adding 1.5 * 2^23 leaves no
+// fraction. Unlike std::rint, loops with it vectorise without SSE4.
+float NearestInteger(float value) {
+  constexpr float kRound = 12582912.0f;
+  return (value + kRound) - kRound;
+}
+
 void RoundToIntegers(const float* row, int64_t n, float scale, float top, int8_t* values) {
   if (!(scale > 0)) {
     std::fill_n(values, n, int8_t{0});
     return;
   }
   for (int64_t i = 0; i < n; ++i) {
-    const float value = std::min(std::max(std::rint(row[i] / scale), -top), top);
+    const float value = std::min(std::max(NearestInteger(row[i] / scale), -top), top);
     values[i] = static_cast<int8_t>(value);
   }
 }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <type_traits>
 
+#include "common/base/check.h"
+#include "common/matrix/quantise.h"
 #include "common/tensor/bf16_rounding.h"
 #include "common/tensor/vector16.h"
 
@@ -140,13 +142,56 @@ TANDEM_INLINE Kv StoredAs(float x) {
 }
 
 template <typename Kv>
-TANDEM_INLINE void WriteKvBody(const float* key, const float* value, int64_t d, int64_t slot,
-                               Kv* keys, Kv* values) {
-  const int64_t padded = PaddedHeadDim(d);
-  Kv* row = values + slot * padded;
+TANDEM_INLINE void WriteKvBody(const float* key, const float* value, int64_t d,
+                               const KvLayer<Kv>& layer, const KvPlace& place) {
+  const int64_t padded = PaddedHeadDim(d), slot = place.slot;
+  Kv* keys = layer.KeysOf(place.block, place.head);
+  Kv* row = layer.ValuesOf(place.block, place.head) + slot * padded;
   for (int64_t i = 0; i < d; ++i) keys[i * kKvBlockTokens + slot] = StoredAs<Kv>(key[i]);
   for (int64_t i = 0; i < d; ++i) row[i] = StoredAs<Kv>(value[i]);
   for (int64_t i = d; i < padded; ++i) row[i] = 0;
+}
+
+// Types with scales. The same bits for every instruction set.
+float Quantised(const float* row, int64_t d, int8_t* out) { return QuantiseInt8(row, d, out); }
+float Quantised(const float* row, int64_t d, E4m3* out) {
+  return QuantiseE4m3(row, d, reinterpret_cast<uint8_t*>(out));
+}
+
+template <typename Kv>
+void WriteScaledKv(const float* key, const float* value, int64_t d, const KvLayer<Kv>& layer,
+                   const KvPlace& place) {
+  constexpr int64_t kMost = 1024;  // elements of a head that are quantised on the stack
+  const int64_t padded = PaddedHeadDim(d);
+  Kv buffer[kMost];
+  TANDEM_CHECK(d <= kMost);
+  const int64_t scale = layer.ScalesAt(place.block, place.head) + place.slot;
+  Kv* keys = layer.KeysOf(place.block, place.head);
+  layer.key_scales[scale] = Quantised(key, d, buffer);
+  for (int64_t i = 0; i < d; ++i) keys[i * kKvBlockTokens + place.slot] = buffer[i];
+  Kv* row = layer.ValuesOf(place.block, place.head) + place.slot * padded;
+  layer.value_scales[scale] = Quantised(value, d, row);
+  std::fill(row + d, row + padded, Kv{0});
+}
+
+// The numbers that stored values are, without their scales.
+template <int kWidth, typename Kv>
+TANDEM_INLINE typename Lanes<kWidth>::Float LoadKv(const Kv* p) {
+  using L = Lanes<kWidth>;
+  if constexpr (std::is_same_v<Kv, E4m3>) {
+    // e4m3.h: subnormals count units of 2^-9, others have the exponent's bias 7 for 127.
+    const typename L::Bytes bytes = *reinterpret_cast<const typename L::BytesUnaligned*>(p);
+    const auto word = (typename L::Word)L::WidenedInt(bytes);
+    const typename L::Word magnitude = word & 0x7fu;
+    const typename L::Float counted =
+        __builtin_convertvector((typename L::Int)magnitude, typename L::Float) * 0.001953125f;
+    const typename L::Word normal = (magnitude << 20) + (120u << 23);
+    const auto is_small = (typename L::Int)magnitude < 8;
+    const typename L::Word size = is_small ? __builtin_bit_cast(typename L::Word, counted) : normal;
+    return L::FromBits(size | (word & 0x80000000u));
+  } else {
+    return L::Load(p);
+  }
 }
 
 // Query rows that are computed together, with scratch for their scores. A row attends to tokens
@@ -173,7 +218,7 @@ TANDEM_INLINE void KeyScores(const QueryRows& rows, const AttentionTask<Kv>& tas
   for (int64_t i = 0; i < task.head_dim; ++i) {
     typename L::Float key[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) key[v] = L::Load(keys[v] + i * kKvBlockTokens);
+    for (int v = 0; v < kVectors; ++v) key[v] = LoadKv<kWidth>(keys[v] + i * kKvBlockTokens);
 #pragma GCC unroll 8
     for (int q = 0; q < kQueries; ++q) {
       const float x = rows.query[q][i];
@@ -181,10 +226,29 @@ TANDEM_INLINE void KeyScores(const QueryRows& rows, const AttentionTask<Kv>& tas
       for (int v = 0; v < kVectors; ++v) sums[q][v] += x * key[v];
     }
   }
-  for (int q = 0; q < kQueries; ++q) {
-    for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < kVectors; ++v) {
+    if constexpr (kHasKvScales<Kv>) {
+      const int64_t token = first + v * kWidth;
+      const int64_t at = task.layer.ScalesAt(task.blocks[token / kKvBlockTokens], task.kv_head);
+      const typename L::Float scale = L::Load(task.layer.key_scales + at + token % kKvBlockTokens);
+      for (int q = 0; q < kQueries; ++q) sums[q][v] *= scale;
+    }
+    for (int q = 0; q < kQueries; ++q) {
       L::Store(rows.scores[q] + first + v * kWidth, sums[q][v]);
     }
+  }
+}
+
+// scores *= the scales of the tokens' values, from the block of `begin` up to `context`.
+template <typename Kv>
+TANDEM_INLINE void ScaleByValues(const AttentionTask<Kv>& task, int64_t begin, int64_t context,
+                                 float* scores) {
+  for (int64_t first = begin / kKvBlockTokens * kKvBlockTokens; first < context;
+       first += kKvBlockTokens) {
+    const float* scales = task.layer.value_scales +
+                          task.layer.ScalesAt(task.blocks[first / kKvBlockTokens], task.kv_head);
+    const int64_t end = std::min(kKvBlockTokens, context - first);
+    for (int64_t j = 0; j < end; ++j) scores[first + j] *= scales[j];
   }
 }
 
@@ -248,7 +312,7 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
           if (begin + j < rows.begin[q] || begin + j >= rows.context[q]) continue;
           const float p = rows.scores[q][begin + j];
           for (int v = 0; v < kVectors; ++v) {
-            sums[q][v] += p * L::Load(values + j * padded + v * kWidth);
+            sums[q][v] += p * LoadKv<kWidth>(values + j * padded + v * kWidth);
           }
         }
       }
@@ -260,7 +324,9 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
     for (int64_t j = first; j < count; ++j) {
       typename L::Float value[kVectors];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) value[v] = L::Load(values + j * padded + v * kWidth);
+      for (int v = 0; v < kVectors; ++v) {
+        value[v] = LoadKv<kWidth>(values + j * padded + v * kWidth);
+      }
 #pragma GCC unroll 8
       for (int q = 0; q < kQueries; ++q) {
         const float p = rows.scores[q][begin + j];
@@ -323,6 +389,9 @@ TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, f
     if (task.lse != nullptr) {
       task.lse[token * task.lse_stride + head] = softmax.largest + std::log(softmax.sum);
     }
+    if constexpr (kHasKvScales<Kv>) {
+      ScaleByValues(task, rows.begin[q], rows.context[q], rows.scores[q]);
+    }
   }
   const int64_t padded = PaddedHeadDim(task.head_dim);
   constexpr int kValues = kWidth == 16 || kQueries <= 3 ? 4 : 2;
@@ -378,13 +447,13 @@ TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
                            float* out, int64_t out_stride) {                                  \
     AddRowsBody(tile, tile_stride, rows, n, out, out_stride);                                 \
   }                                                                                           \
-  target void WriteKvFp32##set(const float* key, const float* value, int64_t d, int64_t slot, \
-                               float* keys, float* values) {                                  \
-    WriteKvBody(key, value, d, slot, keys, values);                                           \
+  target void WriteKvFp32##set(const float* key, const float* value, int64_t d,               \
+                               const KvLayer<float>& layer, const KvPlace& place) {           \
+    WriteKvBody(key, value, d, layer, place);                                                 \
   }                                                                                           \
-  target void WriteKvBf16##set(const float* key, const float* value, int64_t d, int64_t slot, \
-                               uint16_t* keys, uint16_t* values) {                            \
-    WriteKvBody(key, value, d, slot, keys, values);                                           \
+  target void WriteKvBf16##set(const float* key, const float* value, int64_t d,               \
+                               const KvLayer<uint16_t>& layer, const KvPlace& place) {        \
+    WriteKvBody(key, value, d, layer, place);                                                 \
   }                                                                                           \
   target void AttendFp32##set(const AttentionTask<float>& task, float* scratch) {             \
     AttendBody<width>(task, scratch);                                                         \
@@ -392,9 +461,17 @@ TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
   target void AttendBf16##set(const AttentionTask<uint16_t>& task, float* scratch) {          \
     AttendBody<width>(task, scratch);                                                         \
   }                                                                                           \
+  target void AttendInt8##set(const AttentionTask<int8_t>& task, float* scratch) {            \
+    AttendBody<width>(task, scratch);                                                         \
+  }                                                                                           \
+  target void AttendFp8##set(const AttentionTask<E4m3>& task, float* scratch) {               \
+    AttendBody<width>(task, scratch);                                                         \
+  }                                                                                           \
   constexpr ForwardKernels kKernels##set = {                                                  \
-      RmsNorm##set, Rotate##set,      SwiGlu##set,      GeGlu##set,      SoftCap##set,        \
-      AddRows##set, WriteKvFp32##set, WriteKvBf16##set, AttendFp32##set, AttendBf16##set};
+      RmsNorm##set,          Rotate##set,         SwiGlu##set,      GeGlu##set,               \
+      SoftCap##set,          AddRows##set,        WriteKvFp32##set, WriteKvBf16##set,         \
+      WriteScaledKv<int8_t>, WriteScaledKv<E4m3>, AttendFp32##set,  AttendBf16##set,          \
+      AttendInt8##set,       AttendFp8##set};
 
 TANDEM_DEFINE_KERNELS(Scalar, 4, )
 TANDEM_DEFINE_KERNELS(Avx2, 8, TANDEM_TARGET_AVX2)

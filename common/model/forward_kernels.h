@@ -8,7 +8,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "common/matrix/e4m3.h"
 #include "common/model/model_config.h"
 #include "common/tensor/instruction_set.h"
 
@@ -22,15 +24,24 @@ constexpr int64_t PaddedHeadDim(int64_t head_dim) {
   return (head_dim + kHeadPadding - 1) / kHeadPadding * kHeadPadding;
 }
 
+// The stored types of keys and values: float, uint16_t (bf16 bits), int8_t and E4m3. The latter two
+// have an fp32 scale for each key and each value (one head of one token), as QuantiseInt8 and
+// QuantiseE4m3 make it.
+template <typename Kv>
+constexpr bool kHasKvScales = sizeof(Kv) == 1;
+
 // The cache of one layer. Block b of KV head h starts at base + b * block_stride + h * head_stride,
 // in elements. The keys of a block and head are transposed, [D, kKvBlockTokens]; the values are
-// [kKvBlockTokens, padded D]. `Kv` is float or uint16_t (bf16 bits).
+// [kKvBlockTokens, padded D]. Scales are [kKvBlockTokens], heads and blocks one after another.
 template <typename Kv>
 struct KvLayer {
   Kv* keys = nullptr;
   Kv* values = nullptr;
   int64_t key_block_stride = 0, key_head_stride = 0;
   int64_t value_block_stride = 0, value_head_stride = 0;
+  float* key_scales = nullptr;  // of types that have them
+  float* value_scales = nullptr;
+  int64_t num_heads = 0;
 
   Kv* KeysOf(int64_t block, int64_t head) const {
     return keys + block * key_block_stride + head * key_head_stride;
@@ -38,6 +49,14 @@ struct KvLayer {
   Kv* ValuesOf(int64_t block, int64_t head) const {
     return values + block * value_block_stride + head * value_head_stride;
   }
+  int64_t ScalesAt(int64_t block, int64_t head) const {
+    return (block * num_heads + head) * kKvBlockTokens;
+  }
+};
+
+// Where a token's key and value stand in a layer.
+struct KvPlace {
+  int64_t block = 0, head = 0, slot = 0;
 };
 
 // Attention of consecutive tokens of one sequence, for the query heads of one KV head. Token t has
@@ -97,15 +116,20 @@ struct ForwardKernels {
   void (*add_rows)(const float* tile, int64_t tile_stride, int64_t rows, int64_t n, float* out,
                    int64_t out_stride);
 
-  // Stores one token's key and value, [d] each, at `slot` of a block and head, rounded to nearest.
-  void (*write_kv_fp32)(const float* key, const float* value, int64_t d, int64_t slot, float* keys,
-                        float* values);
-  void (*write_kv_bf16)(const float* key, const float* value, int64_t d, int64_t slot,
-                        uint16_t* keys, uint16_t* values);
+  // Stores one token's key and value, [d] each, at `place`, rounded to nearest.
+  template <typename Kv>
+  using WriteKvFunction = void(const float* key, const float* value, int64_t d,
+                               const KvLayer<Kv>& layer, const KvPlace& place);
+  WriteKvFunction<float>* write_kv_fp32;
+  WriteKvFunction<uint16_t>* write_kv_bf16;
+  WriteKvFunction<int8_t>* write_kv_int8;
+  WriteKvFunction<E4m3>* write_kv_fp8;
 
   // softmax(q k) v for every token and head of the task. `scratch` has AttentionScratch floats.
   void (*attend_fp32)(const AttentionTask<float>& task, float* scratch);
   void (*attend_bf16)(const AttentionTask<uint16_t>& task, float* scratch);
+  void (*attend_int8)(const AttentionTask<int8_t>& task, float* scratch);
+  void (*attend_fp8)(const AttentionTask<E4m3>& task, float* scratch);
 
   auto GatedUnit(Activation activation) const {
     return activation == Activation::kSilu ? swiglu : geglu;
@@ -114,13 +138,17 @@ struct ForwardKernels {
   // The kernels of a stored type.
   template <typename Kv>
   auto WriteKv() const {
-    if constexpr (sizeof(Kv) == 2) return write_kv_bf16;
-    if constexpr (sizeof(Kv) == 4) return write_kv_fp32;
+    if constexpr (std::is_same_v<Kv, float>) return write_kv_fp32;
+    if constexpr (std::is_same_v<Kv, uint16_t>) return write_kv_bf16;
+    if constexpr (std::is_same_v<Kv, int8_t>) return write_kv_int8;
+    if constexpr (std::is_same_v<Kv, E4m3>) return write_kv_fp8;
   }
   template <typename Kv>
   auto Attend() const {
-    if constexpr (sizeof(Kv) == 2) return attend_bf16;
-    if constexpr (sizeof(Kv) == 4) return attend_fp32;
+    if constexpr (std::is_same_v<Kv, float>) return attend_fp32;
+    if constexpr (std::is_same_v<Kv, uint16_t>) return attend_bf16;
+    if constexpr (std::is_same_v<Kv, int8_t>) return attend_int8;
+    if constexpr (std::is_same_v<Kv, E4m3>) return attend_fp8;
   }
 };
 

@@ -114,8 +114,7 @@ absl::Status CheckAttention(const ModelConfig& config, InstructionSet set) {
   for (int64_t t = 0; t < kTokens; ++t) {
     const std::vector<float> key = Normal(d, 100 + t), value = Normal(d, 500 + t);
     const int64_t block = t / kKvBlockTokens, slot = t % kKvBlockTokens;
-    kernels.WriteKv<Kv>()(key.data(), value.data(), d, slot, task.layer.KeysOf(block, 0),
-                          task.layer.ValuesOf(block, 0));
+    kernels.WriteKv<Kv>()(key.data(), value.data(), d, task.layer, {block, 0, slot});
   }
   const std::vector<float> queries = Normal(kTokens * group * d, 6);
   std::vector<float> scratch(AttentionScratch(kTokens));

@@ -47,6 +47,9 @@ struct Lanes {
   typedef uint16_t Half __attribute__((vector_size(2 * kWidth)));
   typedef uint16_t HalfUnaligned __attribute__((vector_size(2 * kWidth), aligned(2), may_alias));
 
+  typedef int8_t Bytes __attribute__((vector_size(kWidth)));
+  typedef int8_t BytesUnaligned __attribute__((vector_size(kWidth), aligned(1), may_alias));
+
   static TANDEM_INLINE Float Load(const float* p) {
     return *reinterpret_cast<const FloatUnaligned*>(p);
   }
@@ -55,12 +58,21 @@ struct Lanes {
     const Half half = *reinterpret_cast<const HalfUnaligned*>(p);
     return FromBits(Widened(half) << 16);
   }
+  // Loads int8.
+  static TANDEM_INLINE Float Load(const int8_t* p) {
+    const Bytes bytes = *reinterpret_cast<const BytesUnaligned*>(p);
+    return __builtin_convertvector(WidenedInt(bytes), Float);
+  }
   static TANDEM_INLINE void Store(float* p, Float v) { *reinterpret_cast<FloatUnaligned*>(p) = v; }
   static TANDEM_INLINE Word LoadWords(const uint32_t* p) {
     return *reinterpret_cast<const WordAligned*>(p);
   }
   static TANDEM_INLINE Float FromBits(Word bits) { return __builtin_bit_cast(Float, bits); }
   // A template of its own, for gcc 12 does not take Half for a vector before kWidth is known.
+  template <typename Small>
+  static TANDEM_INLINE Int WidenedInt(Small words) {
+    return __builtin_convertvector(words, Int);
+  }
   template <typename Small>
   static TANDEM_INLINE Word Widened(Small words) {
     return __builtin_convertvector(words, Word);

@@ -33,12 +33,12 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<TokenRunner>> MakeRunner(const ModelConfig& config,
                                                         const EngineOptions& options,
-                                                        const WeightPlan& plan) {
+                                                        const QuantisationPlan& plan) {
   if (options.device == Device::kCuda) {
-    if (plan.quantises()) {
+    if (plan.quantises() || plan.kv != KvFormat::kDtype) {
       return Unimplemented(
-          "engine.device cuda with quantised weights: leave engine.weights at dtype, or use device "
-          "cpu");
+          "engine.device cuda with quantised weights or KV: leave engine.weights and engine.kv at "
+          "dtype, or use device cpu");
     }
     return MakeCudaRunner(config, options);
   }
@@ -67,7 +67,7 @@ void CutAtStopString(const StopMatcher& stop, FinishedCompletion& completion) {
 // The engine over a model directory, with a KV cache in blocks.
 class PagedEngine final : public Engine {
  public:
-  PagedEngine(Model model, const EngineOptions& options, const WeightPlan& plan,
+  PagedEngine(Model model, const EngineOptions& options, const QuantisationPlan& plan,
               std::unique_ptr<TokenRunner> runner)
       : Engine(std::move(model)),
         options_(options),
@@ -466,7 +466,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> matched,
                           MatchModelTensors(model.config, std::move(read)));
   TANDEM_RETURN_IF_ERROR(CheckFaults(options.faults, model.config));
-  TANDEM_ASSIGN_OR_RETURN(const WeightPlan plan, MakeWeightPlan(model.config, options.weights));
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan,
+                          MakeQuantisationPlan(model.config, options.quantised));
   if (options.numerics != Numerics::kFast) {
     TANDEM_RETURN_IF_ERROR(CheckInvariance(model.config, ActiveInstructionSet()));
   }

@@ -51,7 +51,7 @@ class Engine {
  public:
   // Loads config, tokenizer and weights (nearest cast to options.dtype) as version 0.
   // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, CheckFaults,
-  // MakeWeightPlan, CheckKvMemory, CheckInvariance unless options.numerics is kFast, and MakeCudaRunner when
+  // MakeQuantisationPlan, CheckKvMemory, CheckInvariance unless options.numerics is kFast, and MakeCudaRunner when
   // options.device is kCuda, where memory is planned (cuda/memory_plan.h) and the largest steps are
   // run once:
   //   UNIMPLEMENTED  on that device: numerics kExact, faults, quantised weights

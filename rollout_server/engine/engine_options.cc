@@ -26,7 +26,7 @@ void BindOptions(OptionBinder& binder, EngineOptions& options) {
   binder.Choice<ComputeDType>("dtype", &options.dtype,
                               {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
                               "compute type of weights, linear layers and KV cache");
-  BindOptions(binder, options.weights);
+  BindOptions(binder, options.quantised);
   BindNumerics(
       binder, &options.numerics,
       "what the log-probs depend on: invariant and exact promise weights, prompt, sampling, seed "

@@ -7,7 +7,7 @@
 
 #include "common/model/forward_kernels.h"
 #include "common/model/numerics.h"
-#include "common/model/weight_plan.h"
+#include "common/model/quantisation_plan.h"
 #include "common/options/options.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/faults/engine_faults.h"
@@ -29,7 +29,7 @@ struct EngineOptions {
   bool cuda_graphs = true;              // for decode steps on a GPU
   Numerics numerics = Numerics::kFast;  // the other two are promises, checked at the start
   ComputeDType dtype = ComputeDType::kBf16;
-  WeightOptions weights;           // which matrices are quantised, from the values in `dtype`
+  QuantisationOptions quantised;   // weights and KV, from the values in `dtype`
   int64_t kv_capacity_tokens = 0;  // 0: on a CUDA device what memory leaves, else 32768
   // Hold memory for a second version from the start on, so that no weight push fails for lack of
   // it.

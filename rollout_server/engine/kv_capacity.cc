@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/model/weight_plan.h"
+#include "common/model/quantisation_plan.h"
 #include "common/process/memory.h"
 #include "rollout_server/engine/cuda/cuda_runner.h"
 #include "rollout_server/engine/forward/model_runner.h"
@@ -77,8 +77,10 @@ absl::Status CheckHostMemory(const EngineOptions& options, const ModelConfig& co
   if (options.reserve_for_push) wanted.push_bytes = tensors.all - tensors.copies;
   if (options.device == Device::kCpu) {
     wanted.capacity_tokens = options.kv_capacity_tokens;
-    wanted.cache_bytes = ModelRunner::CacheBytes(config, options.dtype, options.num_blocks());
-    TANDEM_ASSIGN_OR_RETURN(const WeightPlan plan, MakeWeightPlan(config, options.weights));
+    TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan,
+                            MakeQuantisationPlan(config, options.quantised));
+    wanted.cache_bytes =
+        ModelRunner::CacheBytes(config, options.dtype, plan.kv, options.num_blocks());
     wanted.weight_bytes =
         plan.quantises() ? PackedModelBytes(config, options.weight_dtype(), plan) : tensors.all;
     if (options.reserve_for_push) wanted.push_bytes += wanted.weight_bytes;

@@ -36,7 +36,7 @@ absl::Status Retokenise(const Tokenizer& tokenizer, FinishedCompletion& completi
 }  // namespace
 
 std::unique_ptr<FaultHooks> FaultHooks::Make(const EngineFaults& faults, const ModelConfig& config,
-                                             const WeightPlan& plan,
+                                             const QuantisationPlan& plan,
                                              const std::vector<HostTensor>& first) {
   if (faults == EngineFaults{}) return nullptr;
   std::unique_ptr<FaultHooks> hooks(new FaultHooks(faults));

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/forward_arithmetic.h"
 #include "common/model/model_config.h"
-#include "common/model/weight_plan.h"
+#include "common/model/quantisation_plan.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/staged_weights.h"
@@ -31,7 +31,7 @@ class FaultHooks {
  public:
   // Null when no fault is active. `first`: version 0, in ModelTensors order and the engine's dtype.
   static std::unique_ptr<FaultHooks> Make(const EngineFaults& faults, const ModelConfig& config,
-                                          const WeightPlan& plan,
+                                          const QuantisationPlan& plan,
                                           const std::vector<HostTensor>& first);
 
   // A stale prefix is a fault of its own, which the engine's prefix cache would hide.

@@ -57,7 +57,7 @@ std::vector<HostTensor> CopyTensors(const std::vector<HostTensor>& tensors) {
   return copies;
 }
 
-FaultyWeights::FaultyWeights(const ModelConfig& config, const WeightPlan& plan,
+FaultyWeights::FaultyWeights(const ModelConfig& config, const QuantisationPlan& plan,
                              const EngineFaults& faults, std::vector<HostTensor> first)
     : config_(config),
       plan_(plan),

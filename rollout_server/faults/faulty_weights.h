@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/model/model_config.h"
-#include "common/model/weight_plan.h"
+#include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/model_weights.h"
 #include "rollout_server/engine/forward/staged_weights.h"
@@ -28,7 +28,7 @@ class FaultyWeights {
  public:
   // `first`: version 0, in ModelTensors order and the engine's dtype, owned. Requires
   // faults.weights().
-  FaultyWeights(const ModelConfig& config, const WeightPlan& plan, const EngineFaults& faults,
+  FaultyWeights(const ModelConfig& config, const QuantisationPlan& plan, const EngineFaults& faults,
                 std::vector<HostTensor> first);
 
   // The next version; `tensors` as the first ones.
@@ -44,7 +44,7 @@ class FaultyWeights {
   void Pack();
 
   const ModelConfig config_;
-  const WeightPlan plan_;
+  const QuantisationPlan plan_;
   const EngineFaults faults_;
   const DType dtype_;
   const std::vector<HostTensor> first_;

@@ -20,9 +20,11 @@ struct ServedModel {
   ModelConfig config;
   EngineOptions options;
   std::string instruction_set;  // of the kernels
+  std::string weights;          // PlanText of their number formats
   std::string tokenizer_hash;
   std::vector<TensorSpec> tensors;  // what a push must hold, in the engine's order
   DigestMap digests;                // of the weights as loaded
+  DigestMap served_digests;         // Engine::served_digests of them
   MachineLimits limits;             // of this machine, measured when the model was loaded
 };
 

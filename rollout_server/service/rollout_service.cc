@@ -372,6 +372,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     info->set_model_type(model.config.model_type);
     info->set_model_path(model.path);
     info->set_dtype(model.options.dtype == ComputeDType::kBf16 ? "bf16" : "fp32");
+    info->set_weights(model.weights);
     info->set_numerics(std::string(NumericsName(model.options.numerics)));
     info->set_instruction_set(model.instruction_set);
     info->set_in_flight(std::string(InFlightName(model.options.in_flight)));

@@ -238,6 +238,11 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     response->set_live_version(live->version.value);
     response->set_epoch(live->epoch);
     DigestsToWire(*live, response->mutable_live_digests());
+    for (const auto& [name, digest] : live->served) {
+      wire::TensorDigest* one = response->add_served_digests();
+      one->set_name(name);
+      one->set_xxh3_128(digest);
+    }
     response->set_staged_version(parts_.weights->staged_version().value);
     response->set_takes_delta(parts_.weights->takes_delta());
     for (const TensorSpec& tensor : parts_.weights->tensors()) {

@@ -292,8 +292,9 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
   commit_ended_.NotifyAll();
   GiveBack(*update, /*committed=*/report.ok());
   if (report.ok()) {
-    live_ = std::make_shared<const Live>(
-        Live{version, epoch_, digests, update->arriving ? word_sums : DigestMap()});
+    live_ = std::make_shared<const Live>(Live{version, epoch_, digests,
+                                              update->arriving ? word_sums : DigestMap(),
+                                              std::move(report->live.served)});
     committed_in_epoch_ = true;
     report->live = *live_;
     FailPoint("receiver: committed");
@@ -315,6 +316,7 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& upd
   CommitReport report;
   report.verify_seconds = verified - begin + update.digest_seconds;
   report.pack_seconds = MonotonicSeconds() - verified;
+  report.live.served = staged->served_digests;
   TANDEM_ASSIGN_OR_RETURN(report.pause_seconds, sink_->Install(std::move(staged), update.version));
   FailPoint("receiver: installed");
   return report;

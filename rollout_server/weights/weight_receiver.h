@@ -64,6 +64,7 @@ class WeightReceiver {
     int64_t epoch = 0;    // under which it was committed; 0: loaded from the directory
     DigestMap digests;    // XXH3-128; those published, for weights that arrived on the device
     DigestMap word_sums;  // of weights that arrived on the device, computed there; else empty
+    DigestMap served;     // StagedWeights::served_digests
   };
   struct CommitReport {
     Live live;

@@ -23,9 +23,11 @@ PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const RankCollectives
 
 absl::StatusOr<std::unique_ptr<PlacedPolicy>> PlacedPolicy::Create(
     const ModelConfig& config, const PlacedPolicyOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan,
+                          MakeQuantisationPlan(config, options.fake_quantise));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
                           Policy::CreateUnfilled(config, options.dtype, options.trainable,
-                                                 options.numerics, options.device));
+                                                 options.numerics, options.device, plan));
   return CatchTorch("memory of parameters", [&] {
     return std::unique_ptr<PlacedPolicy>(
         new PlacedPolicy(std::move(policy), options.collectives, options.buckets));

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
+#include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/optimizer/parameter_buckets.h"
@@ -28,6 +29,8 @@ struct PlacedPolicyOptions {
   ComputeDType dtype = ComputeDType::kFp32;
   bool trainable = true;  // false: no gradients are held
   Numerics numerics = Numerics::kFast;
+  QuantisationOptions
+      fake_quantise;  // what servers quantise, for the policy's forward to see it too
   Device device = Device::kCpu;
   RankCollectives collectives;
   BucketOptions buckets;
@@ -36,7 +39,7 @@ struct PlacedPolicyOptions {
 class PlacedPolicy {
  public:
   // Masters are to be filled before the first pass. The collectives must outlive this object.
-  // Errors: those of Policy::CreateUnfilled; INTERNAL: the device has no memory for the parameters.
+  // Errors: those of MakeQuantisationPlan and Policy::CreateUnfilled; INTERNAL: the device has no memory for the parameters.
   static absl::StatusOr<std::unique_ptr<PlacedPolicy>> Create(const ModelConfig& config,
                                                               const PlacedPolicyOptions& options);
 

@@ -26,6 +26,10 @@
 
 namespace tandem::trainer {
 
+// How the engine's products take their inputs (exact_ops.h): as they are; rounded to bfloat16;
+// quantised to int8 with a scale for each row, or to 16 bits (StoreInt8Operand, StoreInt16Operand).
+enum class ExactInputs { kAsTheyAre, kBf16, kInt8, kInt16 };
+
 struct LinearLayer {
   at::Tensor weight;                  // [out, in] float32 or bfloat16
   at::Tensor bias;                    // [out] float32, or undefined
@@ -40,7 +44,7 @@ struct LinearLayer {
   float softcap = 0;
   // Set in `exact` mode: the forward product is the engine's (exact_ops.h), over this weight.
   std::shared_ptr<const PackedMatrix> exact;
-  bool exact_rounds_inputs = false;
+  ExactInputs exact_inputs = ExactInputs::kAsTheyAre;
 };
 
 struct NormLayer {

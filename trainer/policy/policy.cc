@@ -24,6 +24,8 @@
 #include "trainer/policy/cpu/exact_ops.h"
 #include "trainer/policy/cuda/device_layer_ops.h"
 #include "trainer/policy/decoder.h"
+#include "trainer/policy/fake_quantised.h"
+#include "trainer/policy/row_targets.h"
 #include "trainer/policy/tensor_memory.h"
 
 namespace tandem::trainer {
@@ -31,55 +33,6 @@ namespace {
 
 // 400 MB of a row's logits, between its forward and backward pass.
 constexpr int64_t kMaxKeptLogits = 100'000'000;
-
-// Tokens whose log-probs are wanted, and the rows that predict them.
-struct Targets {
-  std::vector<int64_t> positions;  // where they stand in the row
-  std::vector<int64_t> sources;    // the row that predicts each
-  std::vector<int64_t> tokens;
-  std::vector<SupportView> support;  // of each, or no elements
-};
-
-absl::StatusOr<Targets> FindTargets(const PackedRow& row, int64_t vocabulary) {
-  Targets targets;
-  for (int64_t t = 0; t < row.num_tokens(); ++t) {
-    if (row.token_ids[t] < 0 || row.token_ids[t] >= vocabulary) {
-      return InvalidArgument("token ", t, " of the row has id ", row.token_ids[t],
-                             "; the model has ", vocabulary, " tokens");
-    }
-    if (!row.is_target[t]) continue;
-    if (row.source[t] < 0) {
-      return InvalidArgument("token ", t, " of the row is a target, and nothing comes before it");
-    }
-    targets.positions.push_back(t);
-    targets.sources.push_back(row.source[t]);
-    targets.tokens.push_back(row.token_ids[t]);
-    if (!row.support.empty()) targets.support.push_back(row.support[t]);
-  }
-  return targets;
-}
-
-// On the host, wherever the values are.
-at::Tensor SpreadOverRow(const at::Tensor& values, const std::vector<int64_t>& positions,
-                         int64_t num_tokens) {
-  at::Tensor result = at::zeros({num_tokens});
-  const at::Tensor on_host = values.cpu();
-  const float* from = on_host.const_data_ptr<float>();
-  float* to = result.data_ptr<float>();
-  for (size_t i = 0; i < positions.size(); ++i) to[positions[i]] = from[i];
-  return result;
-}
-
-// The gradients of targets, on the device, from those over the row.
-at::Tensor OfTargets(const at::Tensor& of_row, const std::vector<int64_t>& positions,
-                     at::Device device) {
-  at::Tensor of_targets = at::empty({static_cast<int64_t>(positions.size())});
-  const at::Tensor contiguous = of_row.contiguous();
-  const float* from = contiguous.const_data_ptr<float>();
-  float* to = of_targets.data_ptr<float>();
-  for (size_t i = 0; i < positions.size(); ++i) to[i] = from[positions[i]];
-  return of_targets.to(device);
-}
 
 // The inputs that the kernels of a device take.
 absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype, bool exact) {
@@ -107,11 +60,17 @@ absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype, bool exac
   return absl::OkStatus();
 }
 
+ExactKv KvOf(ComputeDType dtype, KvFormat kv) {
+  if (kv == KvFormat::kInt8) return ExactKv::kInt8;
+  if (kv == KvFormat::kFp8E4m3) return ExactKv::kFp8E4m3;
+  return dtype == ComputeDType::kBf16 ? ExactKv::kBf16 : ExactKv::kFp32;
+}
+
 absl::StatusOr<std::unique_ptr<LayerOps>> MakeOps(const ModelConfig& config, ComputeDType dtype,
-                                                  Numerics numerics, Device device) {
+                                                  Numerics numerics, Device device, KvFormat kv) {
   const bool exact = numerics == Numerics::kExact;
   if (device == Device::kCpu) {
-    if (exact) return std::make_unique<ExactCpuLayerOps>(dtype == ComputeDType::kBf16);
+    if (exact) return std::make_unique<ExactCpuLayerOps>(KvOf(dtype, kv));
     return std::make_unique<CpuLayerOps>();
   }
   TANDEM_RETURN_IF_ERROR(CheckSizes(config, dtype, exact));
@@ -182,6 +141,7 @@ struct Policy::Impl {
     bool is_head;         // whose product is fp32 whatever the compute dtype
     size_t stage;         // of a pass that reads the weight and adds to the gradient
     Rows rows;            // of the parameter
+    WeightFormat format;  // that a server holds it in
     float offset;         // added to a norm's weight
   };
 
@@ -190,6 +150,7 @@ struct Policy::Impl {
   Device device = Device::kCpu;
   ComputeDType dtype = ComputeDType::kFp32;
   bool trainable = false;
+  QuantisationPlan plan;  // no layers: nothing is quantised
   Numerics numerics = Numerics::kFast;
   Rounding rounding = Rounding::kNearest;  // of the weights as servers have them
   std::vector<NamedParameter> parameters;
@@ -211,6 +172,7 @@ struct Policy::Impl {
   void BeginStage(Pass pass, size_t stage);
   void EndStage(Pass pass, size_t stage);
   LayerWatch Layers(Pass pass);
+  ExactInputs ExactInputsOf(const Use& use) const;
   void RefreshWeight(const Use& use);
   at::Tensor RoundedToBf16(const at::Tensor& weight);
   at::Tensor AsPushed(const NamedParameter& parameter) const {
@@ -231,8 +193,15 @@ Policy::Impl::Use& Policy::Impl::Bind(const std::string& name, at::Tensor& weigh
                                       LinearLayer* linear, bool is_head) {
   const auto found = std::ranges::find(parameters, name, &NamedParameter::name);
   TANDEM_CHECK(found != parameters.end());
-  uses.push_back({static_cast<size_t>(found - parameters.begin()), &weight, &grad, linear, is_head,
-                  binding_stage, Rows(), 0});
+  uses.push_back({static_cast<size_t>(found - parameters.begin()),
+                  &weight,
+                  &grad,
+                  linear,
+                  is_head,
+                  binding_stage,
+                  Rows(),
+                  {},
+                  0});
   return uses.back();
 }
 
@@ -243,9 +212,14 @@ void Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
     Bind(absl::StrCat(prefix, std::string(name), ".weight"), target.weight, target.weight_grad)
         .offset = config.norm_offset;
   };
+  const LayerFormats formats =
+      plan.layers.empty() ? LayerFormats() : plan.layers[static_cast<size_t>(index)];
+  Site site = Site::kQkv;
   const auto linear = [&](const char* name, bool has_bias, LinearLayer& target, Rows rows = {}) {
-    Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad, &target).rows =
-        rows;
+    Use& use =
+        Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad, &target);
+    use.rows = rows;
+    use.format = formats.at(site);
     if (!has_bias) return;
     Bind(absl::StrCat(prefix, name, ".bias"), target.bias, target.bias_grad).rows = rows;
   };
@@ -263,6 +237,7 @@ void Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
     linear("self_attn.k_proj", qkv_bias, layer.k_proj);
     linear("self_attn.v_proj", qkv_bias, layer.v_proj);
   }
+  site = Site::kO;
   linear("self_attn.o_proj", config.attention_o_bias, layer.o_proj);
   if (config.qk_norm != QkNorm::kNone) {
     norm("self_attn.q_norm", layer.q_norm);
@@ -271,6 +246,7 @@ void Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
   norm(config.norms.attention_out, layer.attention_out_norm);
   norm(config.norms.mlp, layer.mlp_norm);
   const int64_t inner = config.intermediate_size;
+  site = Site::kGateUp;
   if (config.fused_gate_up) {
     linear("mlp.gate_up_proj", config.mlp_bias, layer.gate_proj, {0, inner});
     linear("mlp.gate_up_proj", config.mlp_bias, layer.up_proj, {inner, 2 * inner});
@@ -278,6 +254,7 @@ void Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
     linear("mlp.gate_proj", config.mlp_bias, layer.gate_proj);
     linear("mlp.up_proj", config.mlp_bias, layer.up_proj);
   }
+  site = Site::kDown;
   linear("mlp.down_proj", config.mlp_bias, layer.down_proj);
   norm(config.norms.mlp_out, layer.mlp_out_norm);
 }
@@ -285,7 +262,7 @@ void Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
 void Policy::Impl::BindAll() {
   const std::string embedding = "model.embed_tokens.weight";
   binding_stage = static_cast<size_t>(config.num_layers) + 1;
-  Bind(embedding, weights.embedding, weights.embedding_grad);
+  Bind(embedding, weights.embedding, weights.embedding_grad).format = plan.head;
   weights.layers.resize(static_cast<size_t>(config.num_layers));
   for (int64_t i = 0; i < config.num_layers; ++i) {
     binding_stage = static_cast<size_t>(config.num_layers - i);
@@ -296,7 +273,8 @@ void Policy::Impl::BindAll() {
       config.norm_offset;
   weights.final_norm.in_fp32 = true;
   Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head.weight,
-       weights.head.weight_grad, &weights.head, /*is_head=*/true);
+       weights.head.weight_grad, &weights.head, /*is_head=*/true)
+      .format = plan.head;
   weights.head.softcap = config.logit_softcap;
 }
 
@@ -354,6 +332,13 @@ at::Tensor Policy::Impl::RoundedToBf16(const at::Tensor& weight) {
       .to(at::kFloat);
 }
 
+// How the server takes the inputs of this matrix.
+ExactInputs Policy::Impl::ExactInputsOf(const Use& use) const {
+  if (plan.int8_rows(use.format)) return use.is_head ? ExactInputs::kInt16 : ExactInputs::kInt8;
+  return dtype == ComputeDType::kBf16 && !use.is_head ? ExactInputs::kBf16
+                                                      : ExactInputs::kAsTheyAre;
+}
+
 // The embedding, norms and biases are read in fp32; for kExact, with the values that a server has.
 // On the CPU the head is, too: its logits are fp32, and its gradients are made like those of other
 // layers.
@@ -365,14 +350,19 @@ void Policy::Impl::RefreshWeight(const Use& use) {
   if (on_cpu && use.is_head && trainable && bf16 && !emulated) {
     use.linear->backward_weight = weight.to(at::kBFloat16);
   }
-  if (bf16 && exact) {
+  const bool quantised = use.format.scheme != WeightScheme::kWide;
+  if (bf16 && (exact || quantised)) {
     weight = use.rows.Of(AsPushed(parameters[use.parameter]));
   } else if (in_bf16) {
     weight = emulated ? RoundedToBf16(weight) : weight.to(at::kBFloat16);
   }
   if (on_cpu && exact && use.linear != nullptr) {
-    use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(weight));
-    use.linear->exact_rounds_inputs = bf16 && !use.is_head;
+    use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(weight, use.format));
+    use.linear->exact_inputs = ExactInputsOf(use);
+  }
+  if (quantised) {
+    weight = FakeQuantised(weight, use.format);
+    if (in_bf16) weight = emulated ? RoundedToBf16(weight) : weight.to(at::kBFloat16);
   }
   if (in_bf16) use.linear->round_inputs = emulated;
   *use.weight = in_bf16 && !emulated ? weight : weight.to(at::kFloat);
@@ -479,14 +469,22 @@ Policy::~Policy() = default;
 
 absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig& config,
                                                                ComputeDType dtype, bool trainable,
-                                                               Numerics numerics, Device device) {
+                                                               Numerics numerics, Device device,
+                                                               const QuantisationPlan& plan) {
+  if ((plan.quantises() || plan.kv != KvFormat::kDtype) && numerics == Numerics::kExact &&
+      device == Device::kCuda) {
+    return Unimplemented(
+        "trainer.device cuda with numerics exact and fake_quantise: use device cpu, or numerics "
+        "fast");
+  }
   return CatchTorch("policy", [&]() -> absl::StatusOr<std::unique_ptr<Policy>> {
     auto impl = std::make_unique<Impl>();
-    TANDEM_ASSIGN_OR_RETURN(impl->ops, MakeOps(config, dtype, numerics, device));
+    TANDEM_ASSIGN_OR_RETURN(impl->ops, MakeOps(config, dtype, numerics, device, plan.kv));
     impl->device = device;
     impl->config = config;
     impl->dtype = dtype;
     impl->trainable = trainable;
+    impl->plan = plan;
     impl->numerics = numerics;
     impl->weights.config = config;
     impl->weights.rotary = RotaryEmbeddings(config);
@@ -506,9 +504,10 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig
 absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config,
                                                        const std::vector<HostTensor>& tensors,
                                                        ComputeDType dtype, bool trainable,
-                                                       Numerics numerics, Device device) {
+                                                       Numerics numerics, Device device,
+                                                       const QuantisationPlan& plan) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
-                          CreateUnfilled(config, dtype, trainable, numerics, device));
+                          CreateUnfilled(config, dtype, trainable, numerics, device, plan));
   const std::vector<NamedParameter>& parameters = policy->parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (i >= tensors.size() || tensors[i].spec.name != parameters[i].name) {

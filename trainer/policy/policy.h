@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
+#include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/weight_push/weight_cast.h"
@@ -74,20 +75,27 @@ class Policy {
   // them to a server of `dtype`, and gradients go straight through the cast to the masters. On a
   // device, masters and gradients lie there, and the head takes bf16 in too: its inputs as two
   // parts, 16 significand bits.
+  // Where `plan` (of this model, or empty) quantises a matrix, the forward has the weights that a
+  // server with that plan makes of a push of the masters, and gradients go straight through to the
+  // masters (fake quantisation, as in Jacob et al. 2018); kExact also quantises inputs as the server
+  // does.
   //   INVALID_ARGUMENT  a tensor is missing (named) or of no float dtype
   //   FAILED_PRECONDITION  a device in a build without CUDA
-  //   UNIMPLEMENTED     sizes that the kernels of a device do not take
+  //   UNIMPLEMENTED     sizes that the kernels of a device do not take; a plan that quantises with
+  //                     kExact on a device
   static absl::StatusOr<std::unique_ptr<Policy>> Create(const ModelConfig& config,
                                                         const std::vector<HostTensor>& tensors,
                                                         ComputeDType dtype, bool trainable,
                                                         Numerics numerics = Numerics::kFast,
-                                                        Device device = Device::kCpu);
+                                                        Device device = Device::kCpu,
+                                                        const QuantisationPlan& plan = {});
   // The same with masters that have no memory yet (tensor_memory.h). The caller gives it, fills
   // them and calls WeightsChanged.
   static absl::StatusOr<std::unique_ptr<Policy>> CreateUnfilled(const ModelConfig& config,
                                                                 ComputeDType dtype, bool trainable,
                                                                 Numerics numerics,
-                                                                Device device = Device::kCpu);
+                                                                Device device = Device::kCpu,
+                                                                const QuantisationPlan& plan = {});
   ~Policy();
 
   // Log-probs of row.token_ids[t] given what it may attend to, where row.is_target[t], over

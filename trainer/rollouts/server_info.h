@@ -17,10 +17,19 @@ namespace tandem::trainer {
 // (its /livez), or for longer than a group may take here.
 std::string WhyHung(const rollout::v1::GetInfoResponse& info, double call_timeout_seconds);
 
-// With numerics `exact` a server must keep the promise too, in the trainer's dtype and with the
-// trainer's kernels (KernelsOf, device_choice.h). The other modes take any server.
+// How a side of the run computes.
+struct SideNumerics {
+  Numerics numerics = Numerics::kFast;
+  ComputeDType dtype = ComputeDType::kFp32;
+  std::string kernels;            // KernelsOf, device_choice.h
+  std::string weights = "dtype";  // PlanText of their number formats
+};
+
+// With numerics `exact` a server must keep the promise too, in the trainer's dtype, with the
+// trainer's kernels and with weights of the same formats. The other modes take any server, except
+// that a trainer which fakes a server's quantisation must have the same formats.
 //   INVALID_ARGUMENT  names what differs and what to set
-absl::Status CheckServerNumerics(const rollout::v1::GetInfoResponse& info, Numerics numerics,
-                                 ComputeDType dtype, const std::string& kernels);
+absl::Status CheckServerNumerics(const rollout::v1::GetInfoResponse& info,
+                                 const SideNumerics& trainer);
 
 }  // namespace tandem::trainer

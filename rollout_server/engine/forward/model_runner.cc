@@ -20,14 +20,21 @@ int64_t WholeTiles(int64_t columns) { return (columns + kTile - 1) / kTile * kTi
 
 int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t KvBytes(ComputeDType dtype) { return dtype == ComputeDType::kBf16 ? 2 : 4; }
+// Bytes of an element of a key or value.
+int64_t KvBytes(ComputeDType dtype, KvFormat kv) {
+  if (kv != KvFormat::kDtype) return 1;
+  return dtype == ComputeDType::kBf16 ? 2 : 4;
+}
+
+// Bytes of a head's scale.
+int64_t KvScaleBytes(KvFormat kv) { return kv == KvFormat::kDtype ? 0 : 4; }
 
 // How many key heads (and as many value heads) a cache holds, over all layers and tokens.
 int64_t CachedHeads(const ModelConfig& config, int64_t num_blocks) {
   return config.num_layers * num_blocks * config.num_kv_heads * kBlock;
 }
 
-bool HasInt8Rows(const WeightPlan& plan) {
+bool HasInt8Rows(const QuantisationPlan& plan) {
   return std::ranges::any_of(plan.layers, [&](const LayerFormats& layer) {
     return std::ranges::any_of(layer.sites,
                                [&](const WeightFormat& format) { return plan.int8_rows(format); });
@@ -53,7 +60,7 @@ void Quantise(float* values, int64_t n, int bits) {
 
 }  // namespace
 
-ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, WeightPlan plan,
+ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, QuantisationPlan plan,
                          int64_t num_blocks, int num_threads, InstructionSet instruction_set)
     : config_(config),
       dtype_(dtype),
@@ -74,8 +81,11 @@ ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, WeightPl
     rotary_.push_back({std::move(embedding), {}, {}});
   }
   const int64_t heads = CachedHeads(config, num_blocks);
-  keys_ = AlignedBuffer(heads * config.head_dim * KvBytes(dtype));
-  values_ = AlignedBuffer(heads * PaddedHeadDim(config.head_dim) * KvBytes(dtype));
+  const int64_t element = KvBytes(dtype, plan_.kv);
+  keys_ = AlignedBuffer(heads * config.head_dim * element);
+  values_ = AlignedBuffer(heads * PaddedHeadDim(config.head_dim) * element);
+  key_scales_ = AlignedBuffer(heads * KvScaleBytes(plan_.kv));
+  value_scales_ = AlignedBuffer(heads * KvScaleBytes(plan_.kv));
   keys_.Commit();
   values_.Commit();
   logits_ = AlignedBuffer(kLogitsRows * WholeTiles(config.vocab_size) * 4);
@@ -83,9 +93,11 @@ ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, WeightPl
   if (plan_.int8_rows(plan_.head)) head_rows_.Reserve(2 * kLogitsRows);
 }
 
-int64_t ModelRunner::CacheBytes(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks) {
-  return CachedHeads(config, num_blocks) * (config.head_dim + PaddedHeadDim(config.head_dim)) *
-         KvBytes(dtype);
+int64_t ModelRunner::CacheBytes(const ModelConfig& config, ComputeDType dtype, KvFormat kv,
+                                int64_t num_blocks) {
+  return CachedHeads(config, num_blocks) *
+         ((config.head_dim + PaddedHeadDim(config.head_dim)) * KvBytes(dtype, kv) +
+          2 * KvScaleBytes(kv));
 }
 
 template <typename Kv>
@@ -97,6 +109,12 @@ KvLayer<Kv> ModelRunner::Cache(int64_t layer) {
   cache.value_block_stride = config_.num_kv_heads * cache.value_head_stride;
   cache.keys = keys_.as<Kv>() + layer * num_blocks_ * cache.key_block_stride;
   cache.values = values_.as<Kv>() + layer * num_blocks_ * cache.value_block_stride;
+  cache.num_heads = config_.num_kv_heads;
+  if constexpr (kHasKvScales<Kv>) {
+    const int64_t first = layer * num_blocks_ * config_.num_kv_heads * kBlock;
+    cache.key_scales = key_scales_.as<float>() + first;
+    cache.value_scales = value_scales_.as<float>() + first;
+  }
   return cache;
 }
 
@@ -306,7 +324,7 @@ void ModelRunner::RotateAndStore(const LayerWeights& weights, const LayerForm& f
     kernels_.rotate(key, cosine, sine, d, rotation, 1.0f);
     RoundKv(key, input.position);
     RoundKv(value, input.position);
-    kernels_.WriteKv<Kv>()(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
+    kernels_.WriteKv<Kv>()(key, value, d, cache, {block, h, slot});
   }
 }
 
@@ -444,7 +462,6 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
   const double head_products = 2 * head * static_cast<double>(num_logits);
   const double head_bytes = static_cast<double>(weights.head.bytes());
   const double layer_bytes = static_cast<double>(weights.linear_bytes()) - head_bytes;
-  const double bytes_each = dtype_ == ComputeDType::kBf16 ? 2 : 4;
   double context = 0;  // KV entries read, over layers: those of neighbouring tokens once
   double attended = 0;
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
@@ -458,9 +475,11 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
   }
   const double head_values = static_cast<double>(config_.head_dim);
   Account account;
-  account.bytes =
-      layer_bytes + (num_logits > 0 ? head_bytes : 0) +
-      2 * bytes_each * head_values * static_cast<double>(config_.num_kv_heads) * context;
+  account.bytes = layer_bytes + (num_logits > 0 ? head_bytes : 0) +
+                  2 *
+                      (static_cast<double>(KvBytes(dtype_, plan_.kv)) * head_values +
+                       static_cast<double>(KvScaleBytes(plan_.kv))) *
+                      static_cast<double>(config_.num_kv_heads) * context;
   int64_t by_int8 = 0;  // weights that are multiplied with int8 rows
   for (const LayerWeights& layer : weights.layers) {
     for (const LinearWeights* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
@@ -503,7 +522,11 @@ absl::Status ModelRunner::Run(const StagedWeights& packed, std::span<const Token
       FillRotary(inputs, row);
     });
     for (int64_t i = 0; i < config_.num_layers; ++i) {
-      if (dtype_ == ComputeDType::kBf16) {
+      if (plan_.kv == KvFormat::kInt8) {
+        RunLayer<int8_t>(member, i, weights, inputs);
+      } else if (plan_.kv == KvFormat::kFp8E4m3) {
+        RunLayer<E4m3>(member, i, weights, inputs);
+      } else if (dtype_ == ComputeDType::kBf16) {
         RunLayer<uint16_t>(member, i, weights, inputs);
       } else {
         RunLayer<float>(member, i, weights, inputs);
@@ -526,6 +549,9 @@ void ModelRunner::CopyBlocks(std::span<const BlockCopy> copies) {
   };
   copy(keys_);
   copy(values_);
+  if (plan_.kv == KvFormat::kDtype) return;
+  copy(key_scales_);
+  copy(value_scales_);
 }
 
 }  // namespace tandem::rollout

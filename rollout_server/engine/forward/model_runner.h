@@ -3,7 +3,7 @@
 //
 // The residual stream, norms, rotary, softmax and logits are fp32. With ComputeDType::kBf16 the
 // weights and the cache are bf16, and so are the inputs of all linear layers except the head:
-// logits of a bf16 input would lie on a coarse lattice. Weights may be quantised (WeightPlan), and
+// logits of a bf16 input would lie on a coarse lattice. Weights may be quantised (QuantisationPlan), and
 // inputs of quantised layers be int8 with a scale for each token, those of the head 16 bits.
 //
 // The idea: a call is one walk of a thread team through the layers. A linear layer is computed in
@@ -21,7 +21,7 @@
 
 #include "common/model/forward_kernels.h"
 #include "common/model/model_config.h"
-#include "common/model/weight_plan.h"
+#include "common/model/quantisation_plan.h"
 #include "common/process/thread_team.h"
 #include "common/tensor/aligned_buffer.h"
 #include "common/tensor/instruction_set.h"
@@ -36,8 +36,8 @@ class ModelRunner : public TokenRunner {
   // Allocates and commits the cache: num_blocks blocks of KvBlockPool::kBlockTokens tokens,
   // CacheBytes of memory. Throws std::bad_alloc.
   // `plan` is of this model.
-  ModelRunner(const ModelConfig& config, ComputeDType dtype, WeightPlan plan, int64_t num_blocks,
-              int num_threads, InstructionSet instruction_set);
+  ModelRunner(const ModelConfig& config, ComputeDType dtype, QuantisationPlan plan,
+              int64_t num_blocks, int num_threads, InstructionSet instruction_set);
 
   absl::StatusOr<std::unique_ptr<StagedWeights>> Pack(
       const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const override;
@@ -53,7 +53,8 @@ class ModelRunner : public TokenRunner {
   }
   std::string kernels() const override { return std::string(InstructionSetName(set_)); }
 
-  static int64_t CacheBytes(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks);
+  static int64_t CacheBytes(const ModelConfig& config, ComputeDType dtype, KvFormat kv,
+                            int64_t num_blocks);
 
  private:
   // Neighbouring tokens of one sequence, attended together: inputs [first, first + count).
@@ -97,7 +98,7 @@ class ModelRunner : public TokenRunner {
 
   const ModelConfig config_;
   const ComputeDType dtype_;
-  const WeightPlan plan_;
+  const QuantisationPlan plan_;
   const int64_t num_blocks_;
   const InstructionSet set_;
   const ForwardKernels& kernels_;
@@ -107,8 +108,9 @@ class ModelRunner : public TokenRunner {
   Account account_;
   ForwardArithmetic arithmetic_;  // of the run
 
-  AlignedBuffer keys_;    // [L, N, Hkv, D, 16] fp32 or bf16
-  AlignedBuffer values_;  // [L, N, Hkv, 16, padded D]
+  AlignedBuffer keys_;                       // [L, N, Hkv, D, 16] of the type of KvFormat
+  AlignedBuffer values_;                     // [L, N, Hkv, 16, padded D]
+  AlignedBuffer key_scales_, value_scales_;  // [L, N, Hkv, 16] fp32, of types that have them
 
   // Buffers of the step, one row for each of its tokens.
   int64_t capacity_ = 0;  // rows

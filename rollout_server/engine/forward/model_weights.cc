@@ -151,7 +151,7 @@ void PackLayer(const ModelConfig& config, Source<T>& source, int64_t index,
 
 template <typename T>
 void PackAll(const ModelConfig& config, const std::vector<HostTensor>& tensors,
-             const WeightPlan& plan, ModelWeights& out) {
+             const QuantisationPlan& plan, ModelWeights& out) {
   Source<T> source(tensors);
   std::vector<const T*> embedding, head;
   source.AppendRows("model.embed_tokens.weight", embedding);
@@ -209,7 +209,7 @@ int64_t ModelWeights::linear_bytes() const {
   return bytes;
 }
 
-int64_t PackedModelBytes(const ModelConfig& config, DType dtype, const WeightPlan& plan) {
+int64_t PackedModelBytes(const ModelConfig& config, DType dtype, const QuantisationPlan& plan) {
   const bool is_bf16 = dtype == DType::kBF16;
   const int64_t heads = config.num_heads + 2 * config.num_kv_heads;
   const int64_t columns[kNumSites] = {heads * config.head_dim, config.hidden_size,
@@ -241,7 +241,7 @@ absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<Host
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
     const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
-    const WeightPlan& plan, std::unique_ptr<ModelWeights> spare) {
+    const QuantisationPlan& plan, std::unique_ptr<ModelWeights> spare) {
   TANDEM_RETURN_IF_ERROR(CheckModelTensors(config, tensors, dtype));
   if (!spare) spare = std::make_unique<ModelWeights>();
   if (dtype == DType::kBF16) {

@@ -1,4 +1,4 @@
-// ModelWeights: one version of the model, packed for the CPU kernels and quantised as a WeightPlan
+// ModelWeights: one version of the model, packed for the CPU kernels and quantised as a QuantisationPlan
 // says. Immutable while it serves. Made from tensors in ModelTensors order.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/matrix/packed_matrix.h"
 #include "common/model/model_config.h"
-#include "common/model/weight_plan.h"
+#include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/staged_weights.h"
 
@@ -41,7 +41,7 @@ struct ModelWeights : StagedWeights {
 };
 
 // The memory that the matrices of a version take.
-int64_t PackedModelBytes(const ModelConfig& config, DType dtype, const WeightPlan& plan);
+int64_t PackedModelBytes(const ModelConfig& config, DType dtype, const QuantisationPlan& plan);
 
 //   INVALID_ARGUMENT  a tensor has another name, shape or dtype than ModelTensors says
 absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<HostTensor>& tensors,
@@ -53,6 +53,6 @@ absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<Host
 // "model.layers.0.qkv_proj", ..., "head", "embedding". Errors: CheckModelTensors.
 absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
     const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
-    const WeightPlan& plan, std::unique_ptr<ModelWeights> spare = nullptr);
+    const QuantisationPlan& plan, std::unique_ptr<ModelWeights> spare = nullptr);
 
 }  // namespace tandem::rollout

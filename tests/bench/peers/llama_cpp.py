@@ -76,11 +76,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--dtype", default="bf16", choices=["bf16", "fp32"])
-    parser.add_argument("--weights", choices=QUANTISED, help="a quantised file in place of one of --dtype")
+    parser.add_argument("--weight-format", choices=QUANTISED, help="a quantised file in place of one of --dtype")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--cases", required=True, type=json.loads)
     args = parser.parse_args()
-    program, path = bench_program(), gguf(args.model, args.weights or args.dtype)
+    program, path = bench_program(), gguf(args.model, args.weight_format or args.dtype)
     threads = args.threads or os.cpu_count()
     print(json.dumps({case["name"]: times(program, path, case, threads) for case in args.cases}))
 

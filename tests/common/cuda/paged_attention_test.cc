@@ -45,8 +45,9 @@ struct Cache {
         const int64_t at = block * shape.kv_heads + h;
         Put(key, keys.data() + (at * 16 + slot) * d);
         Put(value, values.data() + (at * 16 + slot) * d);
-        cpu.WriteKv<Kv>()(key.data(), value.data(), d, slot, cpu_keys.data() + at * d * 16,
-                          cpu_values.data() + at * 16 * padded);
+        const KvLayer<Kv> cpu_layer = {.keys = cpu_keys.data() + at * d * 16,
+                                       .values = cpu_values.data() + at * 16 * padded};
+        cpu.WriteKv<Kv>()(key.data(), value.data(), d, cpu_layer, {0, 0, slot});
       }
     }
     queries = Normal(rows * shape.heads * d, 99, 1.0f / std::sqrt(static_cast<float>(d)));

@@ -248,6 +248,34 @@ TEST_P(QuantisedMatrixTest, EveryInstructionSetStoresTheSameInt8Operand) {
   }
 }
 
+TEST(Int16OperandTest, TwoRowsOfInt8AddUpToTheRowIn16Bits) {
+  // scale 326.39 / 32639 = 0.01: 1 is 100 = 0 * 256 + 100; 2 is 200 = 256 - 56; -3 is -300 = -256 - 44.
+  const std::vector<float> row = {326.39f, 1, 2, -3};
+  std::vector<int8_t> out(2 * Int8Stride(4));
+  std::vector<float> scales(2);
+  std::vector<int32_t> sums(2 * Int8Sums(4));
+  StoreInt16Operand(row.data(), 4, out.data(), scales.data(), sums.data());
+  EXPECT_EQ(std::vector<int8_t>(out.begin(), out.begin() + 4),
+            (std::vector<int8_t>{127, 0, 1, -1}));
+  EXPECT_EQ(std::vector<int8_t>(out.begin() + 64, out.begin() + 68),
+            (std::vector<int8_t>{127, 100, -56, -44}));
+  EXPECT_NEAR(scales[1], 0.01f, 1e-8f);
+  EXPECT_EQ(scales[0], 256 * scales[1]);
+  EXPECT_EQ(sums, (std::vector<int32_t>{127, 127, 127, 127}));
+}
+
+TEST(Int16OperandTest, TheLargestAndTheSmallestValuesStayInRange) {
+  const std::vector<float> row = {1, -1, 0.999985f, 1e-5f};
+  std::vector<int8_t> out(2 * Int8Stride(4));
+  std::vector<float> scales(2);
+  std::vector<int32_t> sums(2 * Int8Sums(4));
+  StoreInt16Operand(row.data(), 4, out.data(), scales.data(), sums.data());
+  for (size_t i = 0; i < row.size(); ++i) {
+    const float back = (256.0f * out[i] + out[64 + i]) * scales[1];
+    EXPECT_NEAR(back, row[i], 0.5001f / 32639);
+  }
+}
+
 TEST(QuantisedMatrixBitsTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
   const Rows x = RandomRows(9, 64, 7), weights = RandomRows(33, 64, 8);
   for (const WeightFormat format : kFormats) {

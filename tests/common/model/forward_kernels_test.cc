@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/matrix/quantise.h"
 #include "common/tensor/bf16_rounding.h"
 
 namespace tandem {
@@ -194,22 +195,26 @@ struct Cache {
     for (int64_t b = 0; b < used; ++b) blocks.push_back(static_cast<int32_t>(total - 1 - b));
     // Memory that no token wrote may hold anything, because the cache starts uninitialised.
     Kv nan;
-    if constexpr (sizeof(Kv) == 2) {
+    if constexpr (sizeof(Kv) == 1) {
+      nan = Kv{0x7f};
+    } else if constexpr (sizeof(Kv) == 2) {
       nan = 0x7FC0;
     } else {
       nan = std::numeric_limits<float>::quiet_NaN();
     }
     key_cache.assign(total * kHeads * d * 16, nan);
     value_cache.assign(total * kHeads * 16 * padded, nan);
-    layer = {key_cache.data(), value_cache.data(),   kHeads * d * 16,
-             d * 16,           kHeads * 16 * padded, 16 * padded};
+    key_scales.assign(total * kHeads * 16, std::numeric_limits<float>::quiet_NaN());
+    value_scales = key_scales;
+    layer = {
+        key_cache.data(), value_cache.data(), kHeads * d * 16,     d * 16, kHeads * 16 * padded,
+        16 * padded,      key_scales.data(),  value_scales.data(), kHeads};
     for (int64_t t = 0; t < context; ++t) {
       for (int64_t h = 0; h < kHeads; ++h) {
         const auto seed = static_cast<uint32_t>(1000 + t * kHeads + h);
         const std::vector<float> key = Random(seed, d), value = Random(seed + 50000, d);
         const int32_t block = blocks[t / 16];
-        kernels.WriteKv<Kv>()(key.data(), value.data(), d, t % 16, layer.KeysOf(block, h),
-                              layer.ValuesOf(block, h));
+        kernels.WriteKv<Kv>()(key.data(), value.data(), d, layer, {block, h, t % 16});
         keys.push_back(AsStored(key));
         values.push_back(AsStored(value));
       }
@@ -217,6 +222,12 @@ struct Cache {
   }
 
   static std::vector<double> AsStored(const std::vector<float>& values) {
+    if constexpr (sizeof(Kv) == 1) {
+      std::vector<float> stored(values.size());
+      FakeQuantise({std::is_same_v<Kv, int8_t> ? WeightScheme::kInt8 : WeightScheme::kFp8E4m3},
+                   values.data(), std::ssize(values), stored.data());
+      return {stored.begin(), stored.end()};
+    }
     std::vector<double> out;
     for (float v : values) {
       if constexpr (sizeof(Kv) == 2) v = std::bit_cast<float>(uint32_t{NearestBf16(v)} << 16);
@@ -276,13 +287,14 @@ struct Cache {
   float softcap = 0;
   std::vector<int32_t> blocks;
   std::vector<Kv> key_cache, value_cache;
+  std::vector<float> key_scales, value_scales;
   KvLayer<Kv> layer;
   std::vector<std::vector<double>> keys, values;  // [context * kHeads][d]
 };
 
 template <typename Kv>
 class AttendTest : public ::testing::Test {};
-using KvTypes = ::testing::Types<float, uint16_t>;
+using KvTypes = ::testing::Types<float, uint16_t, int8_t, E4m3>;
 TYPED_TEST_SUITE(AttendTest, KvTypes);
 
 std::vector<float> RandomQueries(int64_t num_rows, int64_t d) {
@@ -359,9 +371,8 @@ TYPED_TEST(AttendTest, ANaNTokenBeforeTheWindowChangesNoBit) {
     cache.window = 10;  // the first query sees tokens 21 to 30
     const std::vector<float> healthy = cache.Run(queries, num_tokens, num_heads, 1);
     const int32_t block = cache.blocks[20 / 16];
-    cache.kernels.template WriteKv<TypeParam>()(nan.data(), nan.data(), d, 20 % 16,
-                                                cache.layer.KeysOf(block, 1),
-                                                cache.layer.ValuesOf(block, 1));
+    cache.kernels.template WriteKv<TypeParam>()(nan.data(), nan.data(), d, cache.layer,
+                                                {block, 1, 20 % 16});
     EXPECT_EQ(cache.Run(queries, num_tokens, num_heads, 1), healthy) << InstructionSetName(set);
   }
 }
@@ -421,8 +432,7 @@ TYPED_TEST(AttendTest, ANaNTokenChangesNoBitOfTheTokensBeforeIt) {
       const int64_t last = 34;
       const auto write = [&](auto* kernel) {
         const int32_t block = cache.blocks[last / 16];
-        kernel(nan.data(), nan.data(), d, last % 16, cache.layer.KeysOf(block, 1),
-               cache.layer.ValuesOf(block, 1));
+        kernel(nan.data(), nan.data(), d, cache.layer, {block, 1, last % 16});
       };
       write(cache.kernels.template WriteKv<TypeParam>());
       const std::vector<float> got = cache.Run(queries, num_tokens, num_heads, 1);

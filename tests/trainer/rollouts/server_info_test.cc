@@ -21,7 +21,7 @@ rollout::v1::GetInfoResponse Info(const char* numerics, const char* dtype, const
 }
 
 absl::Status Check(const rollout::v1::GetInfoResponse& info) {
-  return CheckServerNumerics(info, Numerics::kExact, ComputeDType::kBf16, "avx2");
+  return CheckServerNumerics(info, {Numerics::kExact, ComputeDType::kBf16, "avx2"});
 }
 
 TEST(CheckServerNumerics, ExactWantsTheSamePromiseDtypeAndInstructions) {
@@ -37,10 +37,35 @@ TEST(CheckServerNumerics, ExactWantsTheSamePromiseDtypeAndInstructions) {
 
 TEST(CheckServerNumerics, TheOtherModesTakeAnyServer) {
   for (const Numerics numerics : {Numerics::kFast, Numerics::kInvariant}) {
-    EXPECT_THAT(CheckServerNumerics(Info("fast", "fp32", "scalar"), numerics, ComputeDType::kBf16,
-                                    "avx512"),
+    EXPECT_THAT(CheckServerNumerics(Info("fast", "fp32", "scalar"),
+                                    {numerics, ComputeDType::kBf16, "avx512"}),
                 IsOk());
   }
+}
+
+TEST(CheckServerNumerics, ExactWantsWeightsOfTheSameFormatsOnBothSides) {
+  rollout::v1::GetInfoResponse info = Info("exact", "bf16", "avx2");
+  info.set_weights("layers 0-1: int8; head: int8; activations: auto");
+  EXPECT_THAT(Check(info), FailsWith(kInvalid, "set trainer.fake_quantise to what server.engine"));
+  SideNumerics trainer = {Numerics::kExact, ComputeDType::kBf16, "avx2", info.weights()};
+  EXPECT_THAT(CheckServerNumerics(info, trainer), IsOk());
+  info.set_weights("dtype");
+  EXPECT_THAT(CheckServerNumerics(info, trainer), FailsWith(kInvalid, "its weights are 'dtype'"));
+}
+
+TEST(CheckServerNumerics, ATrainerThatFakesQuantisationWantsAServerThatQuantisesSo) {
+  rollout::v1::GetInfoResponse info = Info("fast", "bf16", "avx2");
+  const SideNumerics trainer = {Numerics::kFast, ComputeDType::kFp32, "avx2",
+                                "layers 0-1: int4_group of 32; head: int8; activations: auto"};
+  EXPECT_THAT(CheckServerNumerics(info, trainer), FailsWith(kInvalid, "its weights are 'dtype'"));
+  info.set_weights(trainer.weights);
+  EXPECT_THAT(CheckServerNumerics(info, trainer), IsOk());
+}
+
+TEST(CheckServerNumerics, AServerMayQuantiseWhatTheTrainerDoesNot) {
+  rollout::v1::GetInfoResponse info = Info("fast", "bf16", "avx2");
+  info.set_weights("layers 0-1: int8; head: int8; activations: auto");
+  EXPECT_THAT(CheckServerNumerics(info, {Numerics::kFast, ComputeDType::kBf16, "avx2"}), IsOk());
 }
 
 }  // namespace

@@ -166,7 +166,7 @@ at::Tensor CpuLayerOps::SpreadRows(const at::Tensor& values, std::span<const int
 
 at::Tensor CpuLayerOps::Linear(const LinearLayer& layer, const at::Tensor& x) const {
   at::Tensor y = layer.exact != nullptr
-                     ? ExactProduct(*layer.exact, x, layer.exact_rounds_inputs)
+                     ? ExactProduct(*layer.exact, x, layer.exact_inputs)
                      : As(LinearForward(Operand(layer, layer.weight, x), layer.weight), at::kFloat);
   if (layer.bias.defined()) y.add_(layer.bias);
   return y;
@@ -320,7 +320,7 @@ AttentionGrads CpuLayerOps::AttendBackward(const at::Tensor& q, const at::Tensor
 
 Attention ExactCpuLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
                                    const AttentionPlan& plan, const AttentionForm& form) const {
-  return ExactAttention(q, k, v, plan.segments, form, bf16_kv_);
+  return ExactAttention(q, k, v, plan.segments, form, kv_);
 }
 
 RowLogprobs CpuLayerOps::Logprobs(const at::Tensor& logits, std::span<const int64_t> tokens,

@@ -2,6 +2,7 @@
 // Attention's lse is [T, H].
 #pragma once
 
+#include "trainer/policy/cpu/exact_ops.h"
 #include "trainer/policy/layer_ops.h"
 
 namespace tandem::trainer {
@@ -54,13 +55,12 @@ class CpuLayerOps : public LayerOps {
 // engine's in any case.
 class ExactCpuLayerOps : public CpuLayerOps {
  public:
-  // `bf16_kv`: keys and values are rounded as the engine's cache stores them.
-  explicit ExactCpuLayerOps(bool bf16_kv) : bf16_kv_(bf16_kv) {}
+  explicit ExactCpuLayerOps(ExactKv kv) : kv_(kv) {}
   Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v, const AttentionPlan& plan,
                    const AttentionForm& form) const override;
 
  private:
-  const bool bf16_kv_;
+  const ExactKv kv_;
 };
 
 }  // namespace tandem::trainer

@@ -11,6 +11,7 @@
 #include "common/model/forward_kernels.h"
 #include "common/tensor/instruction_set.h"
 #include "trainer/policy/cpu/attention_kernel.h"
+#include "trainer/policy/fake_quantised.h"
 
 namespace tandem::trainer {
 namespace {
@@ -20,11 +21,11 @@ constexpr int64_t kTokensTogether = 8;  // of a segment, attended at once
 constexpr int64_t kBlock = kKvBlockTokens;
 
 template <typename T>
-PackedMatrix PackRows(const at::Tensor& weight) {
+PackedMatrix PackRows(const at::Tensor& weight, const WeightFormat& format) {
   const auto* data = static_cast<const T*>(weight.const_data_ptr());
   std::vector<const T*> rows;
   for (int64_t o = 0; o < weight.size(0); ++o) rows.push_back(data + o * weight.size(1));
-  return PackedMatrix(std::span<const T* const>(rows), weight.size(1));
+  return PackedMatrix(std::span<const T* const>(rows), weight.size(1), format);
 }
 
 // Keys and values of one prompt with its completions for one key-value head, in blocks.
@@ -40,6 +41,9 @@ class PartCache {
     const size_t values = static_cast<size_t>(num_blocks_ * padded_ * kBlock);
     if (keys_.size() < keys) keys_.resize(2 * keys);
     if (values_.size() < values) values_.resize(2 * values);
+    const size_t scales = kHasKvScales<Kv> ? static_cast<size_t>(num_blocks_ * kBlock) : 0;
+    if (key_scales_.size() < scales) key_scales_.resize(2 * scales);
+    if (value_scales_.size() < scales) value_scales_.resize(2 * scales);
     return static_cast<int32_t>(num_blocks_ - 1);
   }
   KvLayer<Kv> layer() {
@@ -48,6 +52,9 @@ class PartCache {
     layer.values = values_.data();
     layer.key_block_stride = head_dim_ * kBlock;
     layer.value_block_stride = padded_ * kBlock;
+    layer.key_scales = key_scales_.data();
+    layer.value_scales = value_scales_.data();
+    layer.num_heads = 1;
     return layer;
   }
 
@@ -55,6 +62,7 @@ class PartCache {
   const int64_t head_dim_, padded_;
   int64_t num_blocks_ = 0;
   std::vector<Kv> keys_, values_;
+  std::vector<float> key_scales_, value_scales_;
 };
 
 struct AttentionInputs {
@@ -77,7 +85,7 @@ void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionI
     const KvLayer<Kv> layer = cache.layer();
     const float *key = in.k + row * kv_stride + kv_head * d,
                 *value = in.v + row * kv_stride + kv_head * d;
-    kernels.WriteKv<Kv>()(key, value, d, slot, layer.KeysOf(block, 0), layer.ValuesOf(block, 0));
+    kernels.WriteKv<Kv>()(key, value, d, layer, {block, 0, slot});
   };
   std::vector<float> queries(kTokensTogether * group * d), scratch;
   const Segment& prompt = part.front();
@@ -129,27 +137,76 @@ void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionI
 
 }  // namespace
 
-PackedMatrix PackWeight(const at::Tensor& weight) {
+PackedMatrix PackWeight(const at::Tensor& weight, const WeightFormat& format) {
   const at::Tensor dense = weight.contiguous();
-  return dense.scalar_type() == at::kBFloat16 ? PackRows<uint16_t>(dense) : PackRows<float>(dense);
+  return dense.scalar_type() == at::kBFloat16 ? PackRows<uint16_t>(dense, format)
+                                              : PackRows<float>(dense, format);
 }
 
-at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool round_inputs) {
-  constexpr int64_t kTile = PackedMatrix::kTileColumns;
+namespace {
+
+// Rows as an operand, with the memory that it points to.
+struct StoredRows {
+  at::Tensor data, scales, sums;
+  Operand operand;
+};
+
+StoredRows StoreFloats(const at::Tensor& x, bool round) {
   const InstructionSet set = ActiveInstructionSet();
-  const int64_t rows = x.size(0), depth = weight.depth(), columns = weight.columns();
-  const OperandType type = round_inputs ? RoundedOperandType(set) : OperandType::kFp32;
-  const at::Tensor operand =
-      at::empty({rows, depth}, type == OperandType::kBf16 ? at::kBFloat16 : at::kFloat);
+  const int64_t rows = x.size(0), depth = x.size(1);
+  const OperandType type = round ? RoundedOperandType(set) : OperandType::kFp32;
+  StoredRows stored;
+  stored.data = at::empty({rows, depth}, type == OperandType::kBf16 ? at::kBFloat16 : at::kFloat);
   const float* from = x.const_data_ptr<float>();
-  char* operand_data = static_cast<char*>(operand.data_ptr());
-  const int64_t row_bytes = depth * OperandBytes(type);
+  char* to = static_cast<char*>(stored.data.data_ptr());
   at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      StoreOperand(set, from + r * depth, depth, round_inputs, type, operand_data + r * row_bytes);
+      StoreOperand(set, from + r * depth, depth, round, type, to + r * depth * OperandBytes(type));
     }
   });
-  at::Tensor out = at::empty({rows, columns}, at::kFloat);
+  stored.operand = {type, to, depth};
+  return stored;
+}
+
+// `parts` rows of integers for each of x: one of int8, or two of 16 bits.
+StoredRows StoreIntegers(const at::Tensor& x, int64_t parts) {
+  const InstructionSet set = ActiveInstructionSet();
+  const int64_t rows = x.size(0), depth = x.size(1), stride = Int8Stride(depth);
+  StoredRows stored;
+  stored.data = at::empty({parts * rows, stride}, at::kChar);
+  stored.scales = at::empty({parts * rows}, at::kFloat);
+  stored.sums = at::empty({parts * rows, Int8Sums(depth)}, at::kInt);
+  const float* from = x.const_data_ptr<float>();
+  int8_t* to = stored.data.data_ptr<int8_t>();
+  float* scales = stored.scales.data_ptr<float>();
+  int32_t* sums = stored.sums.data_ptr<int32_t>();
+  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t at = parts * r;
+      if (parts == 1) {
+        scales[at] = StoreInt8Operand(set, from + r * depth, depth, to + at * stride,
+                                      sums + at * Int8Sums(depth));
+      } else {
+        StoreInt16Operand(from + r * depth, depth, to + at * stride, scales + at,
+                          sums + at * Int8Sums(depth));
+      }
+    }
+  });
+  stored.operand = {OperandType::kInt8, to, stride, scales, sums};
+  return stored;
+}
+
+}  // namespace
+
+at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, ExactInputs inputs) {
+  constexpr int64_t kTile = PackedMatrix::kTileColumns;
+  const InstructionSet set = ActiveInstructionSet();
+  const bool integers = inputs == ExactInputs::kInt8 || inputs == ExactInputs::kInt16;
+  const int64_t parts = inputs == ExactInputs::kInt16 ? 2 : 1;
+  const StoredRows stored =
+      integers ? StoreIntegers(x, parts) : StoreFloats(x, inputs == ExactInputs::kBf16);
+  const int64_t rows = parts * x.size(0), depth = weight.depth(), columns = weight.columns();
+  at::Tensor out = at::empty({x.size(0), columns}, at::kFloat);
   float* to = out.data_ptr<float>();
   at::parallel_for(0, weight.num_tiles(), 1, [&](int64_t begin, int64_t end) {
     float values[kRowBlock * kTile];
@@ -157,10 +214,15 @@ at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool ro
       const int64_t first = tile * kTile, width = std::min(kTile, columns - first);
       for (int64_t row = 0; row < rows; row += kRowBlock) {
         const int64_t count = std::min(kRowBlock, rows - row);
-        weight.MultiplyTile(set, tile, {type, operand_data + row * row_bytes, depth}, count, values,
-                            kTile);
-        for (int64_t r = 0; r < count; ++r) {
-          std::copy_n(values + r * kTile, width, to + (row + r) * columns + first);
+        weight.MultiplyTile(set, tile, stored.operand.From(row, depth), count, values, kTile);
+        for (int64_t r = 0; r < count; r += parts) {
+          float* out_row = to + (row + r) / parts * columns + first;
+          const float* high = values + r * kTile;
+          if (parts == 1) {
+            std::copy_n(high, width, out_row);
+          } else {
+            for (int64_t c = 0; c < width; ++c) out_row[c] = high[c] + high[kTile + c];
+          }
         }
       }
     }
@@ -168,30 +230,53 @@ at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool ro
   return out;
 }
 
+namespace {
+
+template <typename Kv>
+void AttendParts(std::span<const Segment> segments, int64_t num_kv_heads,
+                 const AttentionInputs& in) {
+  const auto parts = SplitByPrompt(segments);
+  const int64_t tasks = static_cast<int64_t>(parts.size()) * num_kv_heads;
+  at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+    PartCache<Kv> cache(in.form.head_dim);
+    for (int64_t i = begin; i < end; ++i) {
+      AttendPart(parts[i / num_kv_heads], i % num_kv_heads, in, cache);
+    }
+  });
+}
+
+// Heads [T, H * D] become what a cache of this scheme holds of them, as floats.
+at::Tensor FakeQuantisedHeads(const at::Tensor& heads, int64_t head_dim, WeightScheme scheme) {
+  return FakeQuantised(heads.view({-1, head_dim}), {scheme}).view(heads.sizes());
+}
+
+}  // namespace
+
 Attention ExactAttention(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                         std::span<const Segment> segments, const AttentionForm& form,
-                         bool bf16_kv) {
+                         std::span<const Segment> segments, const AttentionForm& form, ExactKv kv) {
   Attention result{at::empty_like(q), at::empty({q.size(0), form.num_heads}, q.options())};
   const AttentionInputs in{q.data_ptr<float>(),          k.data_ptr<float>(),
                            v.data_ptr<float>(),          result.out.data_ptr<float>(),
                            result.lse.data_ptr<float>(), form};
-  const auto parts = SplitByPrompt(segments);
-  const int64_t tasks = static_cast<int64_t>(parts.size()) * form.num_kv_heads;
-  at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
-    PartCache<uint16_t> bf16(form.head_dim);
-    PartCache<float> fp32(form.head_dim);
-    for (int64_t i = begin; i < end; ++i) {
-      const auto part = parts[i / form.num_kv_heads];
-      if (bf16_kv) {
-        AttendPart(part, i % form.num_kv_heads, in, bf16);
-      } else {
-        AttendPart(part, i % form.num_kv_heads, in, fp32);
-      }
-    }
-  });
-  if (bf16_kv) {
-    k = k.to(at::kBFloat16).to(at::kFloat);
-    v = v.to(at::kBFloat16).to(at::kFloat);
+  switch (kv) {
+    case ExactKv::kFp32:
+      AttendParts<float>(segments, form.num_kv_heads, in);
+      break;
+    case ExactKv::kBf16:
+      AttendParts<uint16_t>(segments, form.num_kv_heads, in);
+      k = k.to(at::kBFloat16).to(at::kFloat);
+      v = v.to(at::kBFloat16).to(at::kFloat);
+      break;
+    case ExactKv::kInt8:
+      AttendParts<int8_t>(segments, form.num_kv_heads, in);
+      k = FakeQuantisedHeads(k, form.head_dim, WeightScheme::kInt8);
+      v = FakeQuantisedHeads(v, form.head_dim, WeightScheme::kInt8);
+      break;
+    case ExactKv::kFp8E4m3:
+      AttendParts<E4m3>(segments, form.num_kv_heads, in);
+      k = FakeQuantisedHeads(k, form.head_dim, WeightScheme::kFp8E4m3);
+      v = FakeQuantisedHeads(v, form.head_dim, WeightScheme::kFp8E4m3);
+      break;
   }
   return result;
 }

@@ -23,18 +23,18 @@
 
 namespace tandem::trainer {
 
-// A weight [out, in], float32 or bfloat16, as the engine packs it.
-PackedMatrix PackWeight(const at::Tensor& weight);
+// A weight [out, in], float32 or bfloat16, as the engine packs it in a number format.
+PackedMatrix PackWeight(const at::Tensor& weight, const WeightFormat& format);
 
-// x W^T without the bias, [T, in] -> [T, out] float32. `round_inputs` rounds x to bfloat16, as the
-// engine does for every product of a bf16 model but the head's.
-at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool round_inputs);
+// x W^T without the bias, [T, in] -> [T, out] float32.
+at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, ExactInputs inputs);
 
-// Attention over keys and values in the engine's blocks. With `bf16_kv` they are rounded as the
-// engine's cache stores them, and k and v hold the rounded values afterwards, for the backward
-// pass.
+// How the engine's cache stores keys and values.
+enum class ExactKv { kFp32, kBf16, kInt8, kFp8E4m3 };
+
+// Attention over keys and values in the engine's blocks, stored as its cache stores them. k and v
+// hold the stored values afterwards, for the backward pass.
 Attention ExactAttention(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                         std::span<const Segment> segments, const AttentionForm& form,
-                         bool bf16_kv);
+                         std::span<const Segment> segments, const AttentionForm& form, ExactKv kv);
 
 }  // namespace tandem::trainer

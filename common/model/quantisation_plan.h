@@ -1,6 +1,6 @@
-// WeightPlan: which number format every matrix of the model is held in, made from the options that
-// a run file gives to the rollout server (`server.engine`) or to a trainer that imitates it
-// (`trainer.fake_quantise`). Pure.
+// QuantisationPlan: which number format every matrix of the model, and the KV cache, is held in, made
+// from the options that a run file gives to the rollout server (`server.engine`) or to a trainer that
+// imitates it (`trainer.fake_quantise`). Pure.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,11 @@ enum class Activations {
            // head's to 16 bits
 };
 
-struct WeightOptions {
+// How keys and values are held: in the dtype of the engine, or in a byte each with an fp32 scale for
+// each token and head (QuantiseInt8, QuantiseE4m3), after norm and rotary embedding.
+enum class KvFormat { kDtype, kInt8, kFp8E4m3 };
+
+struct QuantisationOptions {
   WeightScheme weights = WeightScheme::kWide;
   int64_t group = 32;
   Activations activations = Activations::kAuto;
@@ -33,10 +37,11 @@ struct WeightOptions {
   // Exceptions, the later ones first: "3" or "0-4" (layers), "down_proj" (a site in all layers),
   // "3.down_proj", "0-4.o_proj" or "head" -> a scheme's name, or "dtype".
   std::vector<std::pair<std::string, std::string>> by_layer;
+  KvFormat kv = KvFormat::kDtype;
 
-  friend bool operator==(const WeightOptions&, const WeightOptions&) = default;
+  friend bool operator==(const QuantisationOptions&, const QuantisationOptions&) = default;
 };
-void BindOptions(OptionBinder& binder, WeightOptions& options);
+void BindOptions(OptionBinder& binder, QuantisationOptions& options);
 
 // The matrices of a layer as the engine has them: projections that read the same input are one.
 enum class Site { kQkv, kO, kGateUp, kDown };
@@ -51,17 +56,24 @@ struct LayerFormats {
   friend bool operator==(const LayerFormats&, const LayerFormats&) = default;
 };
 
-struct WeightPlan {
+struct QuantisationPlan {
   std::vector<LayerFormats> layers;  // of every layer of the model
   WeightFormat head;                 // of the head and the embedding
   Activations activations = Activations::kAuto;
+  KvFormat kv = KvFormat::kDtype;
 
   // Is any matrix quantised?
   bool quantises() const;
   // Are the inputs of a matrix of this format quantised?
   bool int8_rows(const WeightFormat& format) const;
-  friend bool operator==(const WeightPlan&, const WeightPlan&) = default;
+  friend bool operator==(const QuantisationPlan&, const QuantisationPlan&) = default;
 };
+
+// What a server says of its plan, and another process compares: "dtype", or layers with equal
+// formats together, as in "layers 0-2: int8, 3-29: qkv_proj int8, o_proj int8, gate_up_proj int8,
+// down_proj dtype; head: int8; activations: auto", with "; kv: int8" where that is quantised. Equal
+// plans give equal texts.
+std::string PlanText(const QuantisationPlan& plan);
 
 // The input features of a site's matrix.
 int64_t DepthOf(const ModelConfig& config, Site site);
@@ -69,6 +81,7 @@ int64_t DepthOf(const ModelConfig& config, Site site);
 //   INVALID_ARGUMENT  a key or a value of by_layer that is none, or a layer that the model does not
 //                     have; activations int8 where nothing has int8 or int4 weights; a matrix whose
 //                     inputs int4_group does not take (PackedMatrix::CanPack)
-absl::StatusOr<WeightPlan> MakeWeightPlan(const ModelConfig& config, const WeightOptions& options);
+absl::StatusOr<QuantisationPlan> MakeQuantisationPlan(const ModelConfig& config,
+                                                      const QuantisationOptions& options);
 
 }  // namespace tandem

@@ -1,9 +1,11 @@
-#include "common/model/weight_plan.h"
+#include "common/model/quantisation_plan.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/matrix/packed_matrix.h"
@@ -77,7 +79,7 @@ absl::StatusOr<WeightScheme> ParseScheme(const std::string& key, const std::stri
                          "', want dtype, int8, fp8_e4m3 or int4_group");
 }
 
-absl::Status CheckDepths(const ModelConfig& config, const WeightPlan& plan) {
+absl::Status CheckDepths(const ModelConfig& config, const QuantisationPlan& plan) {
   for (size_t layer = 0; layer < plan.layers.size(); ++layer) {
     for (size_t site = 0; site < kNumSites; ++site) {
       const WeightFormat& format = plan.layers[layer].sites[site];
@@ -95,7 +97,7 @@ absl::Status CheckDepths(const ModelConfig& config, const WeightPlan& plan) {
 
 }  // namespace
 
-void BindOptions(OptionBinder& binder, WeightOptions& options) {
+void BindOptions(OptionBinder& binder, QuantisationOptions& options) {
   binder.Choice<WeightScheme>(
       "weights", &options.weights, Schemes(),
       "number format of the matrices: dtype as it says; int8 and fp8_e4m3 with a scale per output, "
@@ -113,9 +115,53 @@ void BindOptions(OptionBinder& binder, WeightOptions& options) {
       "weights_by_layer", &options.by_layer,
       "exceptions, later ones first: a layer (3), layers (0-4), a site (qkv_proj, o_proj, "
       "gate_up_proj, down_proj), 3.down_proj, or head: a format");
+  binder.Choice<KvFormat>(
+      "kv", &options.kv,
+      {{"dtype", KvFormat::kDtype}, {"int8", KvFormat::kInt8}, {"fp8_e4m3", KvFormat::kFp8E4m3}},
+      "KV cache: in dtype, or in a byte each with a scale per token and head");
 }
 
-bool WeightPlan::quantises() const {
+namespace {
+
+std::string FormatText(const WeightFormat& format) {
+  if (format.scheme == WeightScheme::kWide) return "dtype";
+  const std::string name(WeightSchemeName(format.scheme));
+  return format.scheme == WeightScheme::kInt4Group ? absl::StrCat(name, " of ", format.group)
+                                                   : name;
+}
+
+std::string LayerText(const LayerFormats& layer) {
+  if (std::ranges::all_of(layer.sites, [&](const auto& one) { return one == layer.sites[0]; })) {
+    return FormatText(layer.sites[0]);
+  }
+  std::vector<std::string> sites;
+  for (size_t site = 0; site < kNumSites; ++site) {
+    sites.push_back(
+        absl::StrCat(std::string(kSiteNames[site]), " ", FormatText(layer.sites[site])));
+  }
+  return absl::StrJoin(sites, ", ");
+}
+
+}  // namespace
+
+std::string PlanText(const QuantisationPlan& plan) {
+  constexpr std::string_view kKvTexts[] = {"", "; kv: int8", "; kv: fp8_e4m3"};
+  const std::string kv(kKvTexts[static_cast<size_t>(plan.kv)]);
+  if (!plan.quantises()) return "dtype" + kv;
+  constexpr std::string_view kActivationNames[] = {"auto", "dtype", "int8"};
+  std::vector<std::string> runs;
+  for (size_t first = 0; first < plan.layers.size();) {
+    size_t last = first;
+    while (last + 1 < plan.layers.size() && plan.layers[last + 1] == plan.layers[first]) ++last;
+    runs.push_back(absl::StrCat(first, "-", last, ": ", LayerText(plan.layers[first])));
+    first = last + 1;
+  }
+  return absl::StrCat(
+      "layers ", absl::StrJoin(runs, ", "), "; head: ", FormatText(plan.head),
+      "; activations: ", std::string(kActivationNames[static_cast<size_t>(plan.activations)]), kv);
+}
+
+bool QuantisationPlan::quantises() const {
   const auto is_quantised = [](const WeightFormat& format) {
     return format.scheme != WeightScheme::kWide;
   };
@@ -124,7 +170,7 @@ bool WeightPlan::quantises() const {
          });
 }
 
-bool WeightPlan::int8_rows(const WeightFormat& format) const {
+bool QuantisationPlan::int8_rows(const WeightFormat& format) const {
   if (format.scheme == WeightScheme::kInt8) return activations != Activations::kDtype;
   return format.scheme == WeightScheme::kInt4Group && activations == Activations::kInt8;
 }
@@ -142,13 +188,15 @@ int64_t DepthOf(const ModelConfig& config, Site site) {
   return 0;
 }
 
-absl::StatusOr<WeightPlan> MakeWeightPlan(const ModelConfig& config, const WeightOptions& options) {
+absl::StatusOr<QuantisationPlan> MakeQuantisationPlan(const ModelConfig& config,
+                                                      const QuantisationOptions& options) {
   const auto format = [&](WeightScheme scheme) {
     // Groups are of int4 alone, so that equal formats compare equal.
     return WeightFormat{scheme, scheme == WeightScheme::kInt4Group ? options.group : 32};
   };
-  WeightPlan plan;
+  QuantisationPlan plan;
   plan.activations = options.activations;
+  plan.kv = options.kv;
   LayerFormats everywhere;
   std::ranges::fill(everywhere.sites, format(options.weights));
   plan.layers.assign(static_cast<size_t>(config.num_layers), everywhere);
