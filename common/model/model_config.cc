@@ -67,10 +67,16 @@ void RefuseUnsupported(ConfigFields& fields, const ModelFamily& family) {
     fields.Refuse(family.activation_field, " '", activation,
                   "' is not supported; supported: ", expected);
   }
-  if (fields.Find("quantization_config") != nullptr) {
+  for (const char* const key : {"quantization_config", "compression_config"}) {
+    const auto* const quantisation = fields.Find(key);
+    if (quantisation == nullptr) continue;
+    const bool named = quantisation->is_object() && quantisation->contains("quant_method") &&
+                       quantisation->at("quant_method").is_string();
     fields.Refuse(
-        "quantization_config: quantised checkpoints are not supported; use the float "
-        "checkpoint (float32, bfloat16 or float16)");
+        key, ": the checkpoint is already quantised",
+        named ? " (" + quantisation->at("quant_method").get<std::string>() + ")" : "",
+        "; use the float checkpoint (float32, bfloat16 or float16), and quantise it on the "
+        "rollout server: server.engine.weights");
   }
   for (const char* const key : {"num_experts", "num_local_experts"}) {
     if (fields.Integer(key, 0, 0, kMaxConfigSize) > 0) {

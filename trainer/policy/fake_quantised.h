@@ -9,8 +9,9 @@
 
 namespace tandem::trainer {
 
-// weight [out, in], float32 or bfloat16 -> stored values times scales (FakeQuantise,
-// common/matrix/quantise.h), float32, on the weight's device. The weight stays.
-at::Tensor FakeQuantised(const at::Tensor& weight, const WeightFormat& format);
+// rows [n, depth], weights of output features or inputs of a linear layer, of any float dtype ->
+// stored values times scales (FakeQuantise, common/matrix/quantise.h), float32, on the rows' device:
+// there for int8, else by way of the host. `rows` stays.
+at::Tensor FakeQuantised(const at::Tensor& rows, const WeightFormat& format);
 
 }  // namespace tandem::trainer

@@ -13,6 +13,7 @@
 #include "common/tensor/bf16_rounding.h"
 
 namespace tandem {
+namespace quantised_matrix {
 namespace {
 
 using Rows = std::vector<std::vector<float>>;
@@ -331,4 +332,5 @@ INSTANTIATE_TEST_SUITE_P(Sets, QuantisedMatrixTest, ::testing::ValuesIn(Supporte
                          });
 
 }  // namespace
+}  // namespace quantised_matrix
 }  // namespace tandem

@@ -207,7 +207,12 @@ TEST(ModelConfig, RefusesWhatIsNotSupportedByName) {
        "architectures [\"MambaForCausalLM\"], and no model_type: the model is not supported; "
        "supported: llama"},
       {"llama", {{"hidden_act", "gelu"}}, "hidden_act 'gelu' is not supported; supported: silu"},
-      {"llama", {{"quantization_config", {{"quant_method", "gptq"}}}}, "quantization_config"},
+      {"llama",
+       {{"quantization_config", {{"quant_method", "gptq"}}}},
+       "quantization_config: the checkpoint is already quantised (gptq); use the float checkpoint"},
+      {"llama",
+       {{"compression_config", {{"quant_method", "compressed-tensors"}}}},
+       "already quantised (compressed-tensors)"},
       {"llama", {{"num_local_experts", 8}}, "mixture of experts"},
       {"llama", {{"sliding_window", 4096}}, "sliding_window"},
       {"qwen3", {{"layer_types", {"full_attention", "sliding_attention"}}}, "sliding_attention"},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "tests/rollout_server/engine/engine_fixture.h"
@@ -13,14 +14,20 @@ namespace {
 
 using tandem::testing::IsOk;
 
-class EngineInvarianceTest : public EngineFixture,
-                             public ::testing::WithParamInterface<ComputeDType> {
+struct Formats {
+  const char* name;
+  ComputeDType dtype;
+  QuantisationOptions quantised;
+};
+
+class EngineInvarianceTest : public EngineFixture, public ::testing::WithParamInterface<Formats> {
  protected:
   static constexpr int kGroups = 8;
 
   static EngineOptions Options() {
     EngineOptions options = Fp32();
-    options.dtype = GetParam();
+    options.dtype = GetParam().dtype;
+    options.quantised = GetParam().quantised;
     options.kv_capacity_tokens = 16384;
     return options;
   }
@@ -152,11 +159,19 @@ TEST_P(EngineInvarianceTest, AScoreOfTheTokensGivesTheSameLogProbsByEitherPath) 
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, EngineInvarianceTest,
-                         ::testing::Values(ComputeDType::kFp32, ComputeDType::kBf16),
-                         [](const auto& info) {
-                           return info.param == ComputeDType::kFp32 ? "fp32" : "bf16";
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Formats, EngineInvarianceTest,
+    ::testing::Values(Formats{"fp32", ComputeDType::kFp32, {}},
+                      Formats{"bf16", ComputeDType::kBf16, {}},
+                      Formats{"int8", ComputeDType::kBf16, {.weights = WeightScheme::kInt8}},
+                      Formats{"int8_kv",
+                              ComputeDType::kBf16,
+                              {.weights = WeightScheme::kInt8, .kv = KvFormat::kInt8}},
+                      Formats{"fp8_kv_fp8",
+                              ComputeDType::kBf16,
+                              {.weights = WeightScheme::kFp8E4m3, .kv = KvFormat::kFp8E4m3}},
+                      Formats{"int4", ComputeDType::kBf16, {.weights = WeightScheme::kInt4Group}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace tandem::rollout

@@ -1,4 +1,5 @@
 #include "trainer/policy/cuda/device_layer_ops.h"
+#include "trainer/policy/fake_quantised.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -113,8 +114,10 @@ at::Tensor DeviceLayerOps::SpreadRows(const at::Tensor& values, std::span<const 
 
 at::Tensor DeviceLayerOps::Linear(const LinearLayer& layer, const at::Tensor& x) const {
   const at::ScalarType type = layer.weight.scalar_type();
-  if (!layer.bias.defined()) return at::mm(As(x, type), layer.weight.t());
-  return at::addmm(As(layer.bias, type), As(x, type), layer.weight.t());
+  const at::Tensor seen =
+      As(layer.fakes_int8_inputs ? FakeQuantised(x, {WeightScheme::kInt8}) : x, type);
+  if (!layer.bias.defined()) return at::mm(seen, layer.weight.t());
+  return at::addmm(As(layer.bias, type), seen, layer.weight.t());
 }
 
 at::Tensor DeviceLayerOps::LinearBackward(const LinearLayer& layer, const at::Tensor& x,
