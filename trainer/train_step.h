@@ -61,8 +61,7 @@ struct TrainStepSetup {
   double temperature = 1;           // of the sampler: all log-probs are of the tempered policy
   AdvantageOptions advantage;       // of stage 3, used again by kl_place reward
   std::vector<HostTensor> weights;  // ModelTensors order; copied
-  // Weights of the frozen reference policy; empty: none. KL is measured when it is there, and
-  // trained on when NeedsReference(options.loss).
+  // Of the frozen reference policy; empty: none. Its KL is trained on with NeedsReference(loss).
   std::vector<HostTensor> reference_weights;
   // Of a critic with a backbone of its own; read where advantage.kind needs one.
   struct CriticStart {

@@ -9,9 +9,9 @@
 
 namespace tandem::trainer {
 
-// rows [n, depth], weights of output features or inputs of a linear layer, of any float dtype ->
-// stored values times scales (FakeQuantise, common/matrix/quantise.h), float32, on the rows' device:
-// there for int8, else by way of the host. `rows` stays.
+// rows [n, depth], weights of output features or heads of keys and values, of any float dtype ->
+// stored values times scales (FakeQuantise, common/matrix/quantise.h), float32, on the rows' device,
+// by way of the host. `rows` stays.
 at::Tensor FakeQuantised(const at::Tensor& rows, const WeightFormat& format);
 
 }  // namespace tandem::trainer

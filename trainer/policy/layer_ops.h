@@ -40,9 +40,6 @@ struct LinearLayer {
   // bfloat16 values in a float32 weight: inputs are rounded to bfloat16 and multiplied in fp32. For
   // machines whose bfloat16 products are emulated, at a fifth of the speed.
   bool round_inputs = false;
-  // The forward product sees inputs as a server's int8 products take them: quantised to int8 with a
-  // scale for each row, and back. The backward pass goes straight through.
-  bool fakes_int8_inputs = false;
   // A head's logits y become softcap tanh(y / softcap); 0: they stay.
   float softcap = 0;
   // Set in `exact` mode: the forward product is the engine's (exact_ops.h), over this weight.

@@ -365,9 +365,6 @@ void Policy::Impl::RefreshWeight(const Use& use) {
     if (in_bf16) weight = emulated ? RoundedToBf16(weight) : weight.to(at::kBFloat16);
   }
   if (in_bf16) use.linear->round_inputs = emulated;
-  if (use.linear != nullptr) {
-    use.linear->fakes_int8_inputs = !use.is_head && plan.int8_rows(use.format);
-  }
   *use.weight = in_bf16 && !emulated ? weight : weight.to(at::kFloat);
   if (use.offset != 0) *use.weight = use.weight->add(use.offset);
 }

@@ -19,7 +19,6 @@
 #include "trainer/policy/cpu/exact_ops.h"
 #include "trainer/policy/cpu/layer_kernels.h"
 #include "trainer/policy/cpu/vector_math.h"
-#include "trainer/policy/fake_quantised.h"
 
 namespace tandem::trainer {
 namespace {
@@ -166,13 +165,9 @@ at::Tensor CpuLayerOps::SpreadRows(const at::Tensor& values, std::span<const int
 }
 
 at::Tensor CpuLayerOps::Linear(const LinearLayer& layer, const at::Tensor& x) const {
-  at::Tensor y;
-  if (layer.exact != nullptr) {
-    y = ExactProduct(*layer.exact, x, layer.exact_inputs);
-  } else {
-    const at::Tensor seen = layer.fakes_int8_inputs ? FakeQuantised(x, {WeightScheme::kInt8}) : x;
-    y = As(LinearForward(Operand(layer, layer.weight, seen), layer.weight), at::kFloat);
-  }
+  at::Tensor y = layer.exact != nullptr
+                     ? ExactProduct(*layer.exact, x, layer.exact_inputs)
+                     : As(LinearForward(Operand(layer, layer.weight, x), layer.weight), at::kFloat);
   if (layer.bias.defined()) y.add_(layer.bias);
   return y;
 }

@@ -1,5 +1,4 @@
 #include "trainer/policy/cuda/device_layer_ops.h"
-#include "trainer/policy/fake_quantised.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -114,10 +113,8 @@ at::Tensor DeviceLayerOps::SpreadRows(const at::Tensor& values, std::span<const 
 
 at::Tensor DeviceLayerOps::Linear(const LinearLayer& layer, const at::Tensor& x) const {
   const at::ScalarType type = layer.weight.scalar_type();
-  const at::Tensor seen =
-      As(layer.fakes_int8_inputs ? FakeQuantised(x, {WeightScheme::kInt8}) : x, type);
-  if (!layer.bias.defined()) return at::mm(seen, layer.weight.t());
-  return at::addmm(As(layer.bias, type), seen, layer.weight.t());
+  if (!layer.bias.defined()) return at::mm(As(x, type), layer.weight.t());
+  return at::addmm(As(layer.bias, type), As(x, type), layer.weight.t());
 }
 
 at::Tensor DeviceLayerOps::LinearBackward(const LinearLayer& layer, const at::Tensor& x,
