@@ -61,7 +61,7 @@ struct TrainStepSetup {
   double temperature = 1;           // of the sampler: all log-probs are of the tempered policy
   AdvantageOptions advantage;       // of stage 3, used again by kl_place reward
   std::vector<HostTensor> weights;  // ModelTensors order; copied
-  // Of the frozen reference policy; empty: none. Its KL is trained on with NeedsReference(loss).
+  // The frozen reference policy; empty: none. NeedsReference(loss): its KL is trained on.
   std::vector<HostTensor> reference_weights;
   // Of a critic with a backbone of its own; read where advantage.kind needs one.
   struct CriticStart {

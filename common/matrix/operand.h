@@ -36,7 +36,7 @@ struct Operand {
   OperandType type = OperandType::kFp32;
   const void* data = nullptr;
   int64_t stride = 0;
-  // Of kInt8, whose rows are zero from `depth` to Int8Stride(depth):
+  // For kInt8, whose rows are zero from `depth` to Int8Stride(depth):
   const float* scales = nullptr;  // [n]
   const int32_t* sums = nullptr;  // [n, Int8Sums(depth)]
 

@@ -134,7 +134,7 @@ class Engine {
 
   virtual WeightVersion live_version() const = 0;
   virtual EngineStats Stats() const = 0;
-  // Of the live weights, as StagedWeights has them: empty unless they are quantised here.
+  // StagedWeights::served_digests of the live weights: empty unless they are quantised here.
   virtual DigestMap served_digests() const { return {}; }
 
   // Limits of this machine with this engine's threads, measured now; call between two steps. Errors

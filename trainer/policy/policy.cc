@@ -346,10 +346,8 @@ void Policy::Impl::RefreshWeight(const Use& use) {
   const bool on_cpu = device == Device::kCpu, emulated = on_cpu && !HasFastBf16();
   const bool bf16 = dtype == ComputeDType::kBf16, exact = numerics == Numerics::kExact;
   const bool in_bf16 = bf16 && use.linear != nullptr && !(on_cpu && use.is_head);
-  at::Tensor weight = use.rows.Of(parameters[use.parameter].master.detach());
-  if (on_cpu && use.is_head && trainable && bf16 && !emulated) {
-    use.linear->backward_weight = weight.to(at::kBFloat16);
-  }
+  const at::Tensor master = use.rows.Of(parameters[use.parameter].master.detach());
+  at::Tensor weight = master;
   const bool quantised = use.format.scheme != WeightScheme::kWide;
   if (bf16 && (exact || quantised)) {
     weight = use.rows.Of(AsPushed(parameters[use.parameter]));
@@ -363,6 +361,9 @@ void Policy::Impl::RefreshWeight(const Use& use) {
   if (quantised) {
     weight = FakeQuantised(weight, use.format);
     if (in_bf16) weight = emulated ? RoundedToBf16(weight) : weight.to(at::kBFloat16);
+  }
+  if (on_cpu && use.is_head && trainable && bf16 && !emulated) {
+    use.linear->backward_weight = (quantised ? weight : master).to(at::kBFloat16);
   }
   if (in_bf16) use.linear->round_inputs = emulated;
   *use.weight = in_bf16 && !emulated ? weight : weight.to(at::kFloat);

@@ -1,6 +1,7 @@
 #include "trainer/policy/policy.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,9 +10,11 @@
 #include <memory>
 #include <tuple>
 
+#include "common/model/quantisation_plan.h"
 #include "tests/support/status_matchers.h"
 #include "tests/trainer/test_devices.h"
 #include "tests/trainer/toy_model.h"
+#include "trainer/policy/fake_quantised.h"
 
 namespace tandem::trainer {
 namespace {
@@ -140,6 +143,42 @@ TEST_P(PolicyVariantTest, CheckpointedActivationsGiveTheSameGradientsBitForBit) 
   for (size_t i = 0; i < kept->parameters().size(); ++i) {
     EXPECT_TRUE(kept->parameters()[i].master.grad().equal(again->parameters()[i].master.grad()))
         << kept->parameters()[i].name;
+  }
+}
+
+// Straight through: scores and gradients are those of a policy whose weights are the stored values.
+TEST(PolicyFakeQuantiseTest, GivesTheScoresAndGradientsOfTheStoredWeights) {
+  for (const ComputeDType dtype : {ComputeDType::kFp32, ComputeDType::kBf16}) {
+    for (const WeightScheme scheme : {WeightScheme::kInt8, WeightScheme::kFp8E4m3}) {
+      const ModelConfig config = Variant(1);
+      const auto plan = MakeQuantisationPlan(config, {.weights = scheme});
+      ASSERT_THAT(plan, IsOk());
+      const auto faked = Policy::Create(config, ToyWeights(config), dtype, true, Numerics::kFast,
+                                        Device::kCpu, *plan)
+                             .value();
+      const auto plain = MakePolicy(config), stored = MakePolicy(config, dtype);
+      for (const NamedParameter& parameter : stored->parameters()) {
+        const at::NoGradGuard no_grad;
+        if (parameter.master.dim() != 2) continue;
+        const bool bf16 = dtype == ComputeDType::kBf16;
+        const at::Tensor pushed =
+            bf16 ? parameter.master.detach().to(at::kBFloat16) : parameter.master.detach();
+        parameter.master.copy_(FakeQuantised(pushed, {scheme}));
+      }
+      stored->WeightsChanged();
+      const PackedRow row = OneGroup({kLong, kShort});
+      const at::Tensor scores = faked->Score(row, 1.0, true)->logprobs;
+      const at::Tensor want = stored->Score(row, 1.0, true)->logprobs;
+      EXPECT_TRUE(scores.equal(want));
+      EXPECT_FALSE(scores.equal(plain->Score(row, 1.0, false)->logprobs));
+      scores.sum().backward();
+      want.sum().backward();
+      for (size_t i = 0; i < faked->parameters().size(); ++i) {
+        EXPECT_TRUE(
+            faked->parameters()[i].master.grad().equal(stored->parameters()[i].master.grad()))
+            << faked->parameters()[i].name;
+      }
+    }
   }
 }
 
