@@ -25,9 +25,10 @@ absl::StatusOr<std::unique_ptr<PlacedPolicy>> PlacedPolicy::Create(
     const ModelConfig& config, const PlacedPolicyOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan,
                           MakeQuantisationPlan(config, options.fake_quantise));
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
-                          Policy::CreateUnfilled(config, options.dtype, options.trainable,
-                                                 options.numerics, options.device, plan));
+  TANDEM_ASSIGN_OR_RETURN(
+      std::unique_ptr<Policy> policy,
+      Policy::CreateUnfilled(config, options.dtype, options.trainable, options.numerics,
+                             options.device, {plan, options.lora}));
   return CatchTorch("memory of parameters", [&] {
     return std::unique_ptr<PlacedPolicy>(
         new PlacedPolicy(std::move(policy), options.collectives, options.buckets));

@@ -31,6 +31,7 @@ struct PlacedPolicyOptions {
   Numerics numerics = Numerics::kFast;
   QuantisationOptions
       fake_quantise;  // what servers quantise, for the policy's forward to see it too
+  LoraOptions lora;   // adapters that are trained in place of the model
   Device device = Device::kCpu;
   RankCollectives collectives;
   BucketOptions buckets;

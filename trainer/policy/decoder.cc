@@ -12,6 +12,7 @@ struct LayerContext {
   const DecoderLayer& layer;
   const RowTables& tables;
   LayerForm form;
+  LoraPass lora;
 
   AttentionForm attention() const {
     return {config.num_heads,         config.num_kv_heads, config.head_dim,
@@ -20,6 +21,24 @@ struct LayerContext {
   const RotaryTable& rotary() const { return tables.rotary[form.sliding_rope ? 1 : 0]; }
   double eps() const { return config.rms_norm_eps; }
 };
+
+// The layer's product, with what its adapter adds.
+at::Tensor Project(const LayerContext& on, const LinearLayer& linear, const at::Tensor& x) {
+  at::Tensor y = on.ops.Linear(linear, x);
+  if (on.lora.enabled && linear.lora.defined() && linear.exact == nullptr) {
+    AddLora(linear.lora, on.lora, x, y);
+  }
+  return y;
+}
+
+at::Tensor ProjectBackward(const LayerContext& on, const LinearLayer& linear, const at::Tensor& x,
+                           const at::Tensor& y_grad) {
+  at::Tensor x_grad = on.ops.LinearBackward(linear, x, y_grad);
+  if (on.lora.enabled && linear.lora.defined()) {
+    AddLoraBackward(linear.lora, on.lora, x, y_grad, x_grad);
+  }
+  return x_grad;
+}
 
 // y + residual, in float32.
 at::Tensor AddResidual(at::Tensor y, const at::Tensor& residual) {
@@ -94,26 +113,26 @@ LayerTape LayerForward(const LayerContext& on, at::Tensor hidden) {
   tape.input = std::move(hidden);
   tape.input_rstd = std::move(normed.rstd);
   tape.q = NormAndRotate(on, layer.q_norm, on.config.num_heads,
-                         ops.Linear(layer.q_proj, normed.value), tape.q_raw, tape.q_rstd);
+                         Project(on, layer.q_proj, normed.value), tape.q_raw, tape.q_rstd);
   tape.k = NormAndRotate(on, layer.k_norm, on.config.num_kv_heads,
-                         ops.Linear(layer.k_proj, normed.value), tape.k_raw, tape.k_rstd);
-  tape.v = ops.Linear(layer.v_proj, normed.value);
+                         Project(on, layer.k_proj, normed.value), tape.k_raw, tape.k_rstd);
+  tape.v = Project(on, layer.v_proj, normed.value);
   tape.attention = ops.Attend(tape.q, tape.k, tape.v, *on.tables.attention, on.attention());
   tape.middle = AddResidual(
-      NormedProduct(on, layer.attention_out_norm, ops.Linear(layer.o_proj, tape.attention.out),
+      NormedProduct(on, layer.attention_out_norm, Project(on, layer.o_proj, tape.attention.out),
                     tape.attended, tape.attended_rstd),
       tape.input);
 
   normed = NormOrSame(on, layer.mlp_norm, tape.middle);
   tape.middle_rstd = std::move(normed.rstd);
-  tape.gate = ops.Linear(layer.gate_proj, normed.value);
-  tape.up = ops.Linear(layer.up_proj, normed.value);
+  tape.gate = Project(on, layer.gate_proj, normed.value);
+  tape.up = Project(on, layer.up_proj, normed.value);
   return tape;
 }
 
 at::Tensor LayerOutput(const LayerContext& on, LayerTape& tape) {
   at::Tensor product =
-      on.ops.Linear(on.layer.down_proj, on.ops.GatedUnit(on.config.activation, tape.gate, tape.up));
+      Project(on, on.layer.down_proj, on.ops.GatedUnit(on.config.activation, tape.gate, tape.up));
   return AddResidual(
       NormedProduct(on, on.layer.mlp_out_norm, std::move(product), tape.mlp_out, tape.mlp_out_rstd),
       tape.middle);
@@ -126,12 +145,12 @@ void MlpBackward(const LayerContext& on, LayerTape& tape, at::Tensor& grad) {
   const Activation activation = on.config.activation;
   const at::Tensor product_grad =
       ProductGrad(on, layer.mlp_out_norm, tape.mlp_out, tape.mlp_out_rstd, grad);
-  const at::Tensor activation_grad = ops.LinearBackward(
-      layer.down_proj, ops.GatedUnit(activation, tape.gate, tape.up), product_grad);
+  const at::Tensor activation_grad = ProjectBackward(
+      on, layer.down_proj, ops.GatedUnit(activation, tape.gate, tape.up), product_grad);
   ops.GatedUnitBackward(activation, activation_grad, tape.gate, tape.up);  // gradients of both
   const at::Tensor normed = NormOrSame(on, layer.mlp_norm, tape.middle).value;
-  at::Tensor normed_grad = ops.LinearBackward(layer.gate_proj, normed, tape.gate);
-  normed_grad.add_(ops.LinearBackward(layer.up_proj, normed, tape.up));
+  at::Tensor normed_grad = ProjectBackward(on, layer.gate_proj, normed, tape.gate);
+  normed_grad.add_(ProjectBackward(on, layer.up_proj, normed, tape.up));
   NormOrSameBackward(on, layer.mlp_norm, tape.middle, tape.middle_rstd, normed_grad, grad);
 }
 
@@ -143,7 +162,7 @@ at::Tensor LayerBackward(const LayerContext& on, LayerTape& tape, at::Tensor gra
   const at::Tensor product_grad =
       ProductGrad(on, layer.attention_out_norm, tape.attended, tape.attended_rstd, grad);
   const at::Tensor attention_grad =
-      ops.LinearBackward(layer.o_proj, tape.attention.out, product_grad);
+      ProjectBackward(on, layer.o_proj, tape.attention.out, product_grad);
   AttentionGrads qkv = ops.AttendBackward(tape.q, tape.k, tape.v, tape.attention, attention_grad,
                                           *on.tables.attention, on.attention());
   const at::Tensor q_grad =
@@ -151,9 +170,9 @@ at::Tensor LayerBackward(const LayerContext& on, LayerTape& tape, at::Tensor gra
   const at::Tensor k_grad = NormAndRotateBackward(on, layer.k_norm, on.config.num_kv_heads, qkv.k,
                                                   tape.k_raw, tape.k_rstd);
   const at::Tensor normed = NormOrSame(on, layer.attention_norm, tape.input).value;
-  at::Tensor normed_grad = ops.LinearBackward(layer.q_proj, normed, q_grad);
-  normed_grad.add_(ops.LinearBackward(layer.k_proj, normed, k_grad));
-  normed_grad.add_(ops.LinearBackward(layer.v_proj, normed, qkv.v));
+  at::Tensor normed_grad = ProjectBackward(on, layer.q_proj, normed, q_grad);
+  normed_grad.add_(ProjectBackward(on, layer.k_proj, normed, k_grad));
+  normed_grad.add_(ProjectBackward(on, layer.v_proj, normed, qkv.v));
   NormOrSameBackward(on, layer.attention_norm, tape.input, tape.input_rstd, normed_grad, grad);
   return grad;
 }
@@ -161,7 +180,7 @@ at::Tensor LayerBackward(const LayerContext& on, LayerTape& tape, at::Tensor gra
 }  // namespace
 
 at::Tensor DecoderForward(const LayerOps& ops, const DecoderWeights& weights, const PackedRow& row,
-                          DecoderTape* tape, const LayerWatch& watch) {
+                          const LoraPass& lora, DecoderTape* tape, const LayerWatch& watch) {
   const ModelConfig& config = weights.config;
   RowTables tables = {{}, ops.PlanAttention(row.segments)};
   for (const RotaryEmbedding& embedding : weights.rotary) {
@@ -175,7 +194,7 @@ at::Tensor DecoderForward(const LayerOps& ops, const DecoderWeights& weights, co
   watch.end(kEmbedding);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const auto index = static_cast<int64_t>(i);
-    const LayerContext on = {ops, config, weights.layers[i], tables, config.layer(index)};
+    const LayerContext on = {ops, config, weights.layers[i], tables, config.layer(index), lora};
     watch.begin(index);
     LayerTape layer_tape = LayerForward(on, std::move(hidden));
     hidden = LayerOutput(on, layer_tape);
@@ -188,12 +207,14 @@ at::Tensor DecoderForward(const LayerOps& ops, const DecoderWeights& weights, co
 }
 
 void DecoderBackward(const LayerOps& ops, const DecoderWeights& weights, const PackedRow& row,
-                     DecoderTape& tape, at::Tensor hidden_grad, const LayerWatch& watch) {
+                     const LoraPass& lora, DecoderTape& tape, at::Tensor hidden_grad,
+                     const LayerWatch& watch) {
   while (!tape.layers.empty()) {
     const size_t last = tape.layers.size() - 1;
     const auto index = static_cast<int64_t>(last);
     const ModelConfig& config = weights.config;
-    const LayerContext on = {ops, config, weights.layers[last], tape.tables, config.layer(index)};
+    const LayerContext on = {ops, config, weights.layers[last], tape.tables, config.layer(index),
+                             lora};
     LayerTape& layer_tape = tape.layers.back();
     watch.begin(index);
     if (tape.inputs_only) {
@@ -207,7 +228,9 @@ void DecoderBackward(const LayerOps& ops, const DecoderWeights& weights, const P
   }
   watch.begin(kEmbedding);
   if (weights.config.embedding_scale != 1) hidden_grad.mul_(weights.config.embedding_scale);
-  ops.EmbedBackward(hidden_grad, row.token_ids, weights.embedding_grad);
+  if (weights.embedding_grad.defined()) {
+    ops.EmbedBackward(hidden_grad, row.token_ids, weights.embedding_grad);
+  }
   watch.end(kEmbedding);
 }
 

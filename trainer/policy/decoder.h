@@ -68,11 +68,12 @@ struct LayerWatch {
 
 // Hidden states before the final norm, [T, E]. Fills `tape` unless it is null.
 at::Tensor DecoderForward(const LayerOps& ops, const DecoderWeights& weights, const PackedRow& row,
-                          DecoderTape* tape, const LayerWatch& watch);
+                          const LoraPass& lora, DecoderTape* tape, const LayerWatch& watch);
 
 // Adds the gradients of every weight but the final norm and head. `hidden_grad` [T, E] is consumed,
 // and so is the tape, layer by layer from the last to the first.
 void DecoderBackward(const LayerOps& ops, const DecoderWeights& weights, const PackedRow& row,
-                     DecoderTape& tape, at::Tensor hidden_grad, const LayerWatch& watch);
+                     const LoraPass& lora, DecoderTape& tape, at::Tensor hidden_grad,
+                     const LayerWatch& watch);
 
 }  // namespace tandem::trainer

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -124,25 +125,21 @@ class ScoreNode : public torch::autograd::Node {
 }  // namespace
 
 struct Policy::Impl {
-  // Rows [begin, end) of a parameter that joins several projections; end 0: all of any parameter.
-  struct Rows {
-    int64_t begin = 0, end = 0;
-
-    at::Tensor Of(const at::Tensor& parameter) const {
-      return end == 0 ? parameter : parameter.narrow(0, begin, end - begin);
-    }
-  };
   // Where a parameter is used: the tensor the decoder reads and the gradient it adds to.
   struct Use {
     size_t parameter;
     at::Tensor* weight;
     at::Tensor* grad;
-    LinearLayer* linear;  // set for a linear layer's weight
-    bool is_head;         // whose product is fp32 whatever the compute dtype
-    size_t stage;         // of a pass that reads the weight and adds to the gradient
-    Rows rows;            // of the parameter
-    WeightFormat format;  // that a server holds it in
-    float offset;         // added to a norm's weight
+    LinearLayer* linear;                // set for a linear layer's weight
+    bool is_head;                       // whose product is fp32 whatever the compute dtype
+    size_t stage;                       // of a pass that reads the weight and adds to the gradient
+    ParameterRows rows;                 // of the parameter
+    WeightFormat format;                // that a server holds it in
+    float offset;                       // added to a norm's weight
+    std::optional<size_t> module = {};  // of the adapters
+    bool is_cast = false;               // *weight has the values of a base that stays
+    // In exact mode with adapters: the layer's product without them, and with them.
+    std::shared_ptr<const PackedMatrix> exact_base = {}, exact_merged = {};
   };
 
   ModelConfig config;
@@ -153,7 +150,10 @@ struct Policy::Impl {
   QuantisationPlan plan;  // no layers: nothing is quantised
   Numerics numerics = Numerics::kFast;
   Rounding rounding = Rounding::kNearest;  // of the weights as servers have them
-  std::vector<NamedParameter> parameters;
+  std::vector<NamedParameter> parameters;  // that are trained: the model's, or the adapters'
+  std::vector<NamedParameter> base;        // with adapters: the model's
+  PolicyAdapters adapters;
+  LoraPass pass;  // under way
   DecoderWeights weights;
   std::vector<Use> uses;
   size_t binding_stage = 0;
@@ -164,6 +164,10 @@ struct Policy::Impl {
   bool checkpoint_activations = false;
   at::Tensor rounding_buffer;  // bf16, as large as the largest weight that was rounded through it
 
+  // The tensors of the model, in ModelTensors order.
+  const std::vector<NamedParameter>& model() const {
+    return adapters.enabled() ? base : parameters;
+  }
   Use& Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
             LinearLayer* linear = nullptr, bool is_head = false);
   void BindLayer(int64_t index, DecoderLayer& layer);
@@ -173,7 +177,8 @@ struct Policy::Impl {
   void EndStage(Pass pass, size_t stage);
   LayerWatch Layers(Pass pass);
   ExactInputs ExactInputsOf(const Use& use) const;
-  void RefreshWeight(const Use& use);
+  void RefreshWeight(Use& use);
+  void RefreshExact(Use& use, const at::Tensor& weight);
   at::Tensor RoundedToBf16(const at::Tensor& weight);
   at::Tensor AsPushed(const NamedParameter& parameter) const {
     return ops->CastToBf16(parameter.name, parameter.master.detach(), rounding);
@@ -191,15 +196,16 @@ struct Policy::Impl {
 // ModelTensors, which made the parameters, has every name that is bound.
 Policy::Impl::Use& Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
                                       LinearLayer* linear, bool is_head) {
-  const auto found = std::ranges::find(parameters, name, &NamedParameter::name);
-  TANDEM_CHECK(found != parameters.end());
-  uses.push_back({static_cast<size_t>(found - parameters.begin()),
+  const std::vector<NamedParameter>& of = model();
+  const auto found = std::ranges::find(of, name, &NamedParameter::name);
+  TANDEM_CHECK(found != of.end());
+  uses.push_back({static_cast<size_t>(found - of.begin()),
                   &weight,
                   &grad,
                   linear,
                   is_head,
                   binding_stage,
-                  Rows(),
+                  ParameterRows(),
                   {},
                   0});
   return uses.back();
@@ -215,11 +221,13 @@ void Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
   const LayerFormats formats =
       plan.layers.empty() ? LayerFormats() : plan.layers[static_cast<size_t>(index)];
   Site site = Site::kQkv;
-  const auto linear = [&](const char* name, bool has_bias, LinearLayer& target, Rows rows = {}) {
+  const auto linear = [&](const char* name, bool has_bias, LinearLayer& target,
+                          ParameterRows rows = {}) {
     Use& use =
         Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad, &target);
     use.rows = rows;
     use.format = formats.at(site);
+    use.module = adapters.Find(absl::StrCat(prefix, name, ".weight"));
     if (!has_bias) return;
     Bind(absl::StrCat(prefix, name, ".bias"), target.bias, target.bias_grad).rows = rows;
   };
@@ -285,23 +293,42 @@ void Policy::Impl::FindStages() {
   is_current.resize(count, false);
   for (size_t i = 0; i < uses.size(); ++i) {
     std::vector<size_t>& of_stage = stages[uses[i].stage];
-    const size_t parameter = uses[i].parameter;  // one that joins projections has several uses
-    if (of_stage.empty() || of_stage.back() != parameter) of_stage.push_back(parameter);
     uses_of[uses[i].stage].push_back(i);
+    // A parameter that joins projections has several uses, one after the other.
+    const auto add = [&](size_t parameter) {
+      if (std::ranges::find(of_stage, parameter) == of_stage.end()) of_stage.push_back(parameter);
+    };
+    if (!adapters.enabled()) {
+      add(uses[i].parameter);
+    } else if (uses[i].module) {
+      add(2 * *uses[i].module);
+      add(2 * *uses[i].module + 1);
+    }
   }
 }
 
 // Casts and packed weights are made here, once per weight change.
 void Policy::Impl::BeginStage(Pass pass, size_t stage) {
   if (watch.begin) watch.begin(pass, stage);
-  if (is_current[stage]) return;
-  for (const size_t use : uses_of[stage]) RefreshWeight(uses[use]);
-  is_current[stage] = true;
+  if (!is_current[stage]) {
+    for (const size_t use : uses_of[stage]) RefreshWeight(uses[use]);
+    is_current[stage] = true;
+  }
+  if (!adapters.enabled() || numerics != Numerics::kExact) return;
+  for (const size_t use : uses_of[stage]) {
+    if (uses[use].linear == nullptr) continue;
+    const bool merged = this->pass.enabled && uses[use].module.has_value();
+    uses[use].linear->exact = merged ? uses[use].exact_merged : uses[use].exact_base;
+  }
 }
 
 void Policy::Impl::EndStage(Pass pass, size_t stage) {
   if (watch.masters_come_and_go) {
     for (const size_t use : uses_of[stage]) {
+      if (adapters.enabled()) {  // the base stays
+        uses[use].exact_merged.reset();
+        continue;
+      }
       *uses[use].weight = at::Tensor();
       if (uses[use].linear == nullptr) continue;
       uses[use].linear->exact.reset();
@@ -339,26 +366,49 @@ ExactInputs Policy::Impl::ExactInputsOf(const Use& use) const {
                                                       : ExactInputs::kAsTheyAre;
 }
 
+// `weight` is what a server would have without adapters.
+void Policy::Impl::RefreshExact(Use& use, const at::Tensor& weight) {
+  use.linear->exact_inputs = ExactInputsOf(use);
+  const auto packed = [&](const at::Tensor& of) {
+    return std::make_shared<const PackedMatrix>(PackWeight(of, use.format));
+  };
+  if (!adapters.enabled()) {
+    use.linear->exact = packed(weight);
+    return;
+  }
+  if (use.exact_base == nullptr) use.exact_base = packed(weight);
+  if (!use.module) return;
+  // The adapter is of the whole parameter, of which the layer may have some rows.
+  const NamedParameter& parameter = model()[use.parameter];
+  const at::Tensor whole =
+      dtype == ComputeDType::kBf16 ? AsPushed(parameter) : parameter.master.detach();
+  use.exact_merged = packed(use.rows.Of(adapters.Merged(*use.module, whole)));
+}
+
 // The embedding, norms and biases are read in fp32; for kExact, with the values that a server has.
 // On the CPU the head is, too: its logits are fp32, and its gradients are made like those of other
 // layers.
-void Policy::Impl::RefreshWeight(const Use& use) {
+void Policy::Impl::RefreshWeight(Use& use) {
   const bool on_cpu = device == Device::kCpu, emulated = on_cpu && !HasFastBf16();
   const bool bf16 = dtype == ComputeDType::kBf16, exact = numerics == Numerics::kExact;
   const bool in_bf16 = bf16 && use.linear != nullptr && !(on_cpu && use.is_head);
-  at::Tensor weight = use.rows.Of(parameters[use.parameter].master.detach());
+  const NamedParameter& parameter = model()[use.parameter];
+  if (use.module) adapters.Bind(*use.module, use.rows, *use.linear);
+  // A base that stays is cast once; merged weights follow the adapters.
+  if (use.is_cast && !(exact && use.module)) return;
+  use.is_cast = adapters.enabled();
+  at::Tensor weight = use.rows.Of(parameter.master.detach());
   if (on_cpu && use.is_head && trainable && bf16 && !emulated) {
     use.linear->backward_weight = weight.to(at::kBFloat16);
   }
   const bool quantised = use.format.scheme != WeightScheme::kWide;
   if (bf16 && (exact || quantised)) {
-    weight = use.rows.Of(AsPushed(parameters[use.parameter]));
+    weight = use.rows.Of(AsPushed(parameter));
   } else if (in_bf16) {
     weight = emulated ? RoundedToBf16(weight) : weight.to(at::kBFloat16);
   }
   if (on_cpu && exact && use.linear != nullptr) {
-    use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(weight, use.format));
-    use.linear->exact_inputs = ExactInputsOf(use);
+    RefreshExact(use, weight);
   }
   if (quantised) {
     weight = FakeQuantised(weight, use.format);
@@ -374,7 +424,16 @@ void Policy::Impl::PrepareGrads() {
     at::Tensor& grad = parameter.master.mutable_grad();
     if (!grad.defined()) grad = at::zeros_like(parameter.master);
   }
-  for (const Use& use : uses) *use.grad = use.rows.Of(parameters[use.parameter].master.grad());
+  for (const Use& use : uses) {
+    if (!adapters.enabled()) {
+      *use.grad = use.rows.Of(parameters[use.parameter].master.grad());
+    } else if (use.module) {
+      adapters.BindGrads(*use.module, use.rows, *use.linear);
+    } else if (use.linear == nullptr && use.weight->dim() == 1 && !use.grad->defined()) {
+      // Norms and biases stay, and their kernels write gradients all the same: nobody reads these.
+      *use.grad = at::zeros_like(*use.weight);
+    }
+  }
 }
 
 FinalRows Policy::Impl::TakeFinal(const at::Tensor& hidden, std::span<const int64_t> rows) const {
@@ -390,8 +449,10 @@ std::unique_ptr<ScoreTape> Policy::Impl::Forward(const PackedRow& row, Targets t
   tape->options = options;
   if (options.with_gradient) tape->row = row;
   tape->decoder.inputs_only = checkpoint_activations;
-  const at::Tensor hidden = DecoderForward(
-      *ops, weights, row, options.with_gradient ? &tape->decoder : nullptr, Layers(Pass::kForward));
+  pass = options.lora;
+  const at::Tensor hidden =
+      DecoderForward(*ops, weights, row, pass, options.with_gradient ? &tape->decoder : nullptr,
+                     Layers(Pass::kForward));
   BeginStage(Pass::kForward, 0);
   if (!tape->targets.positions.empty()) {
     tape->predicting = TakeFinal(hidden, tape->targets.sources);
@@ -420,6 +481,7 @@ at::Tensor Policy::Impl::LogprobsBackward(ScoreTape& tape, const at::Tensor& log
 
 void Policy::Impl::Backward(ScoreTape& tape, torch::autograd::variable_list& grads) {
   PrepareGrads();
+  pass = tape.options.lora;
   const int64_t num_tokens = tape.row.num_tokens();
   at::Tensor hidden_grad;
   const auto add = [&](const FinalRows& rows, std::span<const int64_t> places,
@@ -435,7 +497,8 @@ void Policy::Impl::Backward(ScoreTape& tape, torch::autograd::variable_list& gra
   }
   if (grads[2].defined()) add(tape.asked, tape.options.hidden_at, grads[2].contiguous());
   EndStage(Pass::kBackward, 0);
-  DecoderBackward(*ops, weights, tape.row, tape.decoder, hidden_grad, Layers(Pass::kBackward));
+  DecoderBackward(*ops, weights, tape.row, pass, tape.decoder, hidden_grad,
+                  Layers(Pass::kBackward));
 }
 
 void Policy::Impl::AttachBackward(std::unique_ptr<ScoreTape> tape, TokenScores& scores) {
@@ -470,7 +533,8 @@ Policy::~Policy() = default;
 absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig& config,
                                                                ComputeDType dtype, bool trainable,
                                                                Numerics numerics, Device device,
-                                                               const QuantisationPlan& plan) {
+                                                               const PolicyForm& form) {
+  const QuantisationPlan& plan = form.quantised;
   if ((plan.quantises() || plan.kv != KvFormat::kDtype) && numerics == Numerics::kExact &&
       device == Device::kCuda) {
     return Unimplemented(
@@ -488,13 +552,17 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig
     impl->numerics = numerics;
     impl->weights.config = config;
     impl->weights.rotary = RotaryEmbeddings(config);
+    TANDEM_ASSIGN_OR_RETURN(
+        impl->adapters, PolicyAdapters::Create(config, form.lora, impl->ops->device(), trainable));
+    const bool has_adapters = impl->adapters.enabled();
     for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
       at::Tensor master =
           at::empty(spec.shape, at::TensorOptions(at::kFloat).device(impl->ops->device()));
       SetStored(master, false);
-      master.requires_grad_(trainable);
-      impl->parameters.push_back({spec.name, std::move(master)});
+      master.requires_grad_(trainable && !has_adapters);
+      (has_adapters ? impl->base : impl->parameters).push_back({spec.name, std::move(master)});
     }
+    if (has_adapters) impl->parameters = impl->adapters.parameters();
     impl->BindAll();
     impl->FindStages();
     return std::unique_ptr<Policy>(new Policy(std::move(impl)));
@@ -505,10 +573,10 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config
                                                        const std::vector<HostTensor>& tensors,
                                                        ComputeDType dtype, bool trainable,
                                                        Numerics numerics, Device device,
-                                                       const QuantisationPlan& plan) {
+                                                       const PolicyForm& form) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
-                          CreateUnfilled(config, dtype, trainable, numerics, device, plan));
-  const std::vector<NamedParameter>& parameters = policy->parameters();
+                          CreateUnfilled(config, dtype, trainable, numerics, device, form));
+  const std::vector<NamedParameter>& parameters = policy->impl_->model();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (i >= tensors.size() || tensors[i].spec.name != parameters[i].name) {
       return InvalidArgument("tensor ", i, " of the model must be ", parameters[i].name);
@@ -549,6 +617,10 @@ void Policy::WeightsChanged(Rounding rounding) {
   impl_->rounding = rounding;
   impl_->is_current.assign(impl_->is_current.size(), false);
 }
+
+const std::vector<NamedParameter>& Policy::base() const { return impl_->base; }
+
+const PolicyAdapters& Policy::adapters() const { return impl_->adapters; }
 
 void Policy::CheckpointActivations(bool checkpoint) { impl_->checkpoint_activations = checkpoint; }
 

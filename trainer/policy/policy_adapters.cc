@@ -1,0 +1,99 @@
+#include "trainer/policy/policy_adapters.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/lora/lora_merge.h"
+#include "common/tensor/bf16_rounding.h"
+#include "trainer/policy/tensor_memory.h"
+
+namespace tandem::trainer {
+
+absl::StatusOr<PolicyAdapters> PolicyAdapters::Create(const ModelConfig& config,
+                                                      const LoraOptions& options, at::Device device,
+                                                      bool trainable) {
+  PolicyAdapters adapters;
+  if (!options.enabled()) return adapters;
+  adapters.options_ = options;
+  TANDEM_ASSIGN_OR_RETURN(adapters.modules_, LoraModules(config, options));
+  for (const TensorSpec& spec : LoraTensors(adapters.modules_, options.rank, DType::kF32)) {
+    at::Tensor master = at::empty(spec.shape, at::TensorOptions(at::kFloat).device(device));
+    SetStored(master, false);
+    master.requires_grad_(trainable);
+    adapters.parameters_.push_back({spec.name, std::move(master)});
+  }
+  return adapters;
+}
+
+std::optional<size_t> PolicyAdapters::Find(const std::string& weight) const {
+  const auto found = std::ranges::find(modules_, weight, &LoraModule::weight);
+  if (found == modules_.end()) return std::nullopt;
+  return static_cast<size_t>(found - modules_.begin());
+}
+
+void PolicyAdapters::Bind(size_t module, const ParameterRows& rows, LinearLayer& layer) const {
+  LoraLayer& lora = layer.lora;
+  lora.a = parameters_[2 * module].master.detach();
+  lora.b = rows.Of(parameters_[2 * module + 1].master.detach());
+  lora.scaling = options_.scaling();
+  lora.dropout = options_.dropout;
+  lora.module = module;
+}
+
+void PolicyAdapters::BindGrads(size_t module, const ParameterRows& rows, LinearLayer& layer) const {
+  layer.lora.a_grad = parameters_[2 * module].master.grad();
+  layer.lora.b_grad = rows.Of(parameters_[2 * module + 1].master.grad());
+}
+
+at::Tensor PolicyAdapters::Merged(size_t module, const at::Tensor& base) const {
+  const at::Tensor a = parameters_[2 * module].master.detach().cpu();
+  const at::Tensor b = parameters_[2 * module + 1].master.detach().cpu();
+  const LoraFactors factors = {a.const_data_ptr<float>(), b.const_data_ptr<float>(), options_.rank,
+                               modules_[module].in, options_.scaling()};
+  const at::Tensor from = base.contiguous();
+  const at::Tensor merged = at::empty_like(from);
+  at::parallel_for(0, from.size(0), 16, [&](int64_t begin, int64_t end) {
+    const int64_t at = begin * factors.in;
+    if (from.scalar_type() == at::kBFloat16) {
+      MergeLora(factors, begin, end - begin,
+                static_cast<const uint16_t*>(from.const_data_ptr()) + at,
+                static_cast<uint16_t*>(merged.data_ptr()) + at);
+    } else {
+      MergeLora(factors, begin, end - begin, from.const_data_ptr<float>() + at,
+                merged.data_ptr<float>() + at);
+    }
+  });
+  return merged;
+}
+
+void InitialiseAdapters(const PolicyAdapters& adapters, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (size_t module = 0; module < adapters.modules().size(); ++module) {
+    const at::Tensor& a = adapters.parameters()[2 * module].master;
+    const at::Tensor& b = adapters.parameters()[2 * module + 1].master;
+    const float bound = 1.0f / std::sqrt(static_cast<float>(adapters.modules()[module].in));
+    at::Tensor values = at::empty(a.sizes(), at::kFloat);
+    float* to = values.data_ptr<float>();
+    const uint64_t key =
+        DitherNameHash(adapters.parameters()[2 * module].name) ^ (seed * 0x9e3779b97f4a7c15ull);
+    for (int64_t i = 0; i < values.numel(); ++i) {
+      // 65536 levels are enough for a beginning.
+      const float uniform =
+          (static_cast<float>(DitherThreshold(key, static_cast<uint64_t>(i))) + 0.5f) / 65536.0f;
+      to[i] = bound * (2 * uniform - 1);
+    }
+    SetStored(a, true);
+    SetStored(b, true);
+    a.copy_(values);
+    b.zero_();
+  }
+}
+
+}  // namespace tandem::trainer
