@@ -131,7 +131,11 @@ class PolicyLearner : public Learner {
     if (device_ != Device::kCuda) ReturnFreedMemory();  // what the passes held
     CastWeights cast = {.rounding =
                             step_->num_updates() == 0 ? Rounding::kNearest : cast_.rounding};
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> held, step_->HeldMasters());
+    // Merged weights are rounded to nearest, as whoever merges the adapters elsewhere rounds them.
+    const bool merges = step_->has_adapters();
+    if (merges) cast.rounding = Rounding::kNearest;
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> held,
+                            merges ? step_->MergedMasters(dtype) : step_->HeldMasters());
     TANDEM_ASSIGN_OR_RETURN(CastParts parts, caster_.Cast(held, dtype, cast.rounding));
     if (step_->sharded()) {
       std::vector<double> sums;
@@ -142,7 +146,7 @@ class PolicyLearner : public Learner {
     } else {
       cast.tensors = PresentAll(std::move(parts.tensors));
     }
-    cast.on_device = step_->DeviceBuckets(dtype, cast.rounding);
+    if (!merges) cast.on_device = step_->DeviceBuckets(dtype, cast.rounding);
     cast.numbers = parts.sums.Numbers();
     return cast;
   }
@@ -228,6 +232,8 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearner
   TrainStepSetup step_setup = {.dtype = options.dtype,
                                .numerics = options.numerics,
                                .fake_quantise = options.fake_quantise,
+                               .lora = options.lora,
+                               .seed = setup.seed,
                                .device = options.device,
                                .rounding = options.cast.rounding,
                                .temperature = setup.temperature,

@@ -276,6 +276,8 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   impl->placing = {.dtype = setup.dtype,
                    .numerics = setup.numerics,
                    .fake_quantise = setup.fake_quantise,
+                   .lora = setup.lora,
+                   .lora_seed = setup.seed,
                    .device = setup.device,
                    .collectives = setup.collectives,
                    .buckets = setup.buckets};
@@ -362,6 +364,10 @@ absl::StatusOr<std::vector<TensorPart>> TrainStep::OwnMasters() const {
 }
 absl::StatusOr<std::vector<TensorPart>> TrainStep::HeldMasters() const {
   return impl_->models.policy->HeldMasters();
+}
+bool TrainStep::has_adapters() const { return impl_->models.policy->policy().adapters().enabled(); }
+absl::StatusOr<std::vector<TensorPart>> TrainStep::MergedMasters(DType dtype) const {
+  return impl_->models.policy->MergedMasters(dtype);
 }
 absl::StatusOr<std::vector<TensorPart>> TrainStep::CopyOwnMasters() const {
   return impl_->models.policy->CopyOwnMasters();

@@ -36,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
+#include "common/lora/lora_shape.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/model/quantisation_plan.h"
@@ -56,6 +57,8 @@ struct TrainStepSetup {
   ComputeDType dtype = ComputeDType::kFp32;
   Numerics numerics = Numerics::kFast;
   QuantisationOptions fake_quantise;      // of policy and reference
+  LoraOptions lora;                       // of policy and reference
+  uint64_t seed = 0;                      // of what adapters begin from
   Device device = Device::kCpu;           // with kCuda, this thread's current device
   Rounding rounding = Rounding::kDither;  // of pushes, and so of the weights of kExact
   double temperature = 1;           // of the sampler: all log-probs are of the tempered policy
@@ -121,6 +124,9 @@ class TrainStep {
   // order. INTERNAL: the device failed.
   absl::StatusOr<std::vector<TensorPart>> OwnMasters() const;
   absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
+  bool has_adapters() const;
+  // With adapters: PlacedPolicy::MergedMasters.
+  absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype) const;
   // OwnMasters as copies, which nothing changes.
   absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
   bool sharded() const;

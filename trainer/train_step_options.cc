@@ -160,6 +160,10 @@ void BindOptions(OptionBinder& binder, LearnerOptions& options) {
                  "the forward sees weights as rollout servers with these options store them, and "
                  "gradients go straight through; numerics exact needs those of server.engine",
                  options.fake_quantise);
+  binder.Section("lora",
+                 "trains adapters of low rank beside frozen weights (docs/lora.md); names and "
+                 "meanings are those of PEFT",
+                 options.lora);
   binder.Integer("threads", &options.num_threads, {.min = 0, .max = 1024}, "threads",
                  "of the trainer's kernels; 0: one per core");
   binder.Flag(

@@ -10,12 +10,13 @@
 #include "common/base/status_macros.h"
 #include "common/tensor/host_tensor_conversion.h"
 #include "common/tensor/torch_status.h"
+#include "trainer/policy/tensor_memory.h"
 
 namespace tandem::trainer {
-PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const RankCollectives& collectives,
-                           const BucketOptions& options)
+PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const PlacedPolicyOptions& options)
     : policy_(std::move(policy)),
-      buckets_(&policy_->parameters(), policy_->stages(), collectives, options) {
+      lora_seed_(options.lora_seed),
+      buckets_(&policy_->parameters(), policy_->stages(), options.collectives, options.buckets) {
   policy_->Watch({[this](Pass pass, size_t stage) { buckets_.BeginStage(pass, stage); },
                   [this](Pass pass, size_t stage) { buckets_.EndStage(pass, stage); },
                   buckets_.sharded()});
@@ -30,8 +31,7 @@ absl::StatusOr<std::unique_ptr<PlacedPolicy>> PlacedPolicy::Create(
       Policy::CreateUnfilled(config, options.dtype, options.trainable, options.numerics,
                              options.device, {plan, options.lora}));
   return CatchTorch("memory of parameters", [&] {
-    return std::unique_ptr<PlacedPolicy>(
-        new PlacedPolicy(std::move(policy), options.collectives, options.buckets));
+    return std::unique_ptr<PlacedPolicy>(new PlacedPolicy(std::move(policy), options));
   });
 }
 
@@ -49,6 +49,35 @@ absl::Status PlacedPolicy::RunEmptyPass(Pass pass) {
 }
 
 absl::Status PlacedPolicy::Fill(std::span<const TensorSource> tensors) {
+  const PolicyAdapters& adapters = policy_->adapters();
+  if (!adapters.enabled()) return FillParameters(tensors);
+  TANDEM_RETURN_IF_ERROR(FillBase(tensors));
+  std::vector<TensorSource> initial;
+  std::vector<at::Tensor> values = InitialAdapters(adapters, lora_seed_);
+  for (size_t i = 0; i < values.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(HostTensor tensor,
+                            ToHostTensor(adapters.parameters()[i].name, values[i]));
+    initial.push_back(Present(std::move(tensor)));
+  }
+  return FillParameters(initial);
+}
+
+absl::Status PlacedPolicy::FillBase(std::span<const TensorSource> tensors) {
+  const std::vector<NamedParameter>& base = policy_->base();
+  TANDEM_CHECK(tensors.size() == base.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, tensors[i].read());
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor whole, AsMaster(tensor));
+    TANDEM_CHECK(whole.sizes() == base[i].master.sizes());
+    TANDEM_RETURN_IF_ERROR(CatchTorch("the base's weights", [&] {
+      SetStored(base[i].master, true);
+      base[i].master.copy_(whole);
+    }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlacedPolicy::FillParameters(std::span<const TensorSource> tensors) {
   TANDEM_CHECK(tensors.size() == policy_->parameters().size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, tensors[i].read());
@@ -64,7 +93,8 @@ absl::Status PlacedPolicy::Restore(std::span<const TensorSource> saved) {
   std::map<std::string, const TensorSource*> by_name;
   for (const TensorSource& source : saved) by_name[source.spec.name] = &source;
   std::vector<TensorSource> in_order;
-  for (const TensorSpec& spec : ModelTensors(policy_->config(), DType::kF32)) {
+  for (const NamedParameter& parameter : policy_->parameters()) {
+    const TensorSpec spec = {parameter.name, DType::kF32, parameter.master.sizes().vec()};
     const auto found = by_name.find(spec.name);
     if (found == by_name.end()) {
       return InvalidArgument("saved master ", spec.name, " is missing");
@@ -75,7 +105,24 @@ absl::Status PlacedPolicy::Restore(std::span<const TensorSource> saved) {
     }
     in_order.push_back(source);
   }
-  return Fill(in_order);
+  return FillParameters(in_order);
+}
+
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::MergedMasters(DType dtype) const {
+  const PolicyAdapters& adapters = policy_->adapters();
+  TANDEM_CHECK(adapters.enabled() && !buckets_.sharded());
+  std::vector<TensorPart> parts;
+  for (const NamedParameter& parameter : policy_->base()) {
+    TANDEM_ASSIGN_OR_RETURN(
+        HostTensor merged, CatchTorch("merging adapters", [&]() -> absl::StatusOr<HostTensor> {
+          at::Tensor base = parameter.master.detach().cpu();
+          if (dtype == DType::kBF16) base = base.to(at::kBFloat16).to(at::kFloat);
+          const auto module = adapters.Find(parameter.name);
+          return ToHostTensor(parameter.name, module ? adapters.Merged(*module, base) : base);
+        }));
+    parts.push_back({std::move(merged), 0});
+  }
+  return parts;
 }
 
 absl::Status PlacedPolicy::FillOwn(std::span<const HostTensor> own) {

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/lora/lora_shape.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/model/quantisation_plan.h"
@@ -30,8 +31,9 @@ struct PlacedPolicyOptions {
   bool trainable = true;  // false: no gradients are held
   Numerics numerics = Numerics::kFast;
   QuantisationOptions
-      fake_quantise;  // what servers quantise, for the policy's forward to see it too
-  LoraOptions lora;   // adapters that are trained in place of the model
+      fake_quantise;       // what servers quantise, for the policy's forward to see it too
+  LoraOptions lora;        // adapters that are trained in place of the model
+  uint64_t lora_seed = 0;  // of what they begin from
   Device device = Device::kCpu;
   RankCollectives collectives;
   BucketOptions buckets;
@@ -56,7 +58,8 @@ class PlacedPolicy {
   absl::Status RunEmptyPass(Pass pass);
 
   // Sets the masters from whole tensors in ModelTensors order, of any float dtype, that are read
-  // one at a time and are the same on all ranks.
+  // one at a time and are the same on all ranks. With adapters this is the frozen base, which every
+  // rank holds whole, and the adapters become InitialAdapters.
   //   INVALID_ARGUMENT  not of a float dtype;  any code of read
   absl::Status Fill(std::span<const TensorSource> tensors);
   // The same from saved masters: F32, found by name, read in ModelTensors order.
@@ -70,6 +73,10 @@ class PlacedPolicy {
   // which change with the masters; from another device they are copies.
   //   INTERNAL  the device failed
   absl::StatusOr<std::vector<TensorPart>> OwnMasters() const;
+  // With adapters that are not sharded: the model in ModelTensors order with the adapters merged in,
+  // F32, from the base as a server of `dtype` holds it. Cast to nearest they are MergeLora's tensors.
+  //   INTERNAL  the device failed
+  absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype) const;
   // All masters that this rank holds: those of its slices when sharded, else every tensor whole.
   absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
   // OwnMasters as copies, whatever the device.
@@ -90,8 +97,9 @@ class PlacedPolicy {
   std::vector<TensorSource> Gathered(std::vector<HostTensor> own, DType dtype) const;
 
  private:
-  PlacedPolicy(std::unique_ptr<Policy> policy, const RankCollectives& collectives,
-               const BucketOptions& options);
+  PlacedPolicy(std::unique_ptr<Policy> policy, const PlacedPolicyOptions& options);
+  absl::Status FillBase(std::span<const TensorSource> tensors);
+  absl::Status FillParameters(std::span<const TensorSource> tensors);
   // Tensors that the slices of this rank's masters become, by place.
   absl::StatusOr<std::vector<TensorPart>> PartsOf(const std::vector<at::Tensor>& slices) const;
   // One source per parameter, which calls `read` with its index and TensorSpec.
@@ -102,6 +110,7 @@ class PlacedPolicy {
                                      const std::vector<at::Tensor>& own) const;
 
   const std::unique_ptr<Policy> policy_;
+  const uint64_t lora_seed_;
   ParameterBuckets buckets_;
 };
 

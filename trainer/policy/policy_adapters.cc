@@ -1,9 +1,9 @@
 #include "trainer/policy/policy_adapters.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -73,27 +73,24 @@ at::Tensor PolicyAdapters::Merged(size_t module, const at::Tensor& base) const {
   return merged;
 }
 
-void InitialiseAdapters(const PolicyAdapters& adapters, uint64_t seed) {
-  const at::NoGradGuard no_grad;
+std::vector<at::Tensor> InitialAdapters(const PolicyAdapters& adapters, uint64_t seed) {
+  std::vector<at::Tensor> values;
   for (size_t module = 0; module < adapters.modules().size(); ++module) {
-    const at::Tensor& a = adapters.parameters()[2 * module].master;
-    const at::Tensor& b = adapters.parameters()[2 * module + 1].master;
+    const NamedParameter& a = adapters.parameters()[2 * module];
+    const NamedParameter& b = adapters.parameters()[2 * module + 1];
     const float bound = 1.0f / std::sqrt(static_cast<float>(adapters.modules()[module].in));
-    at::Tensor values = at::empty(a.sizes(), at::kFloat);
-    float* to = values.data_ptr<float>();
-    const uint64_t key =
-        DitherNameHash(adapters.parameters()[2 * module].name) ^ (seed * 0x9e3779b97f4a7c15ull);
-    for (int64_t i = 0; i < values.numel(); ++i) {
+    at::Tensor drawn = at::empty(a.master.sizes(), at::kFloat);
+    float* to = drawn.data_ptr<float>();
+    const uint64_t key = DitherNameHash(a.name) ^ (seed * 0x9e3779b97f4a7c15ull);
+    for (int64_t i = 0; i < drawn.numel(); ++i) {
       // 65536 levels are enough for a beginning.
-      const float uniform =
-          (static_cast<float>(DitherThreshold(key, static_cast<uint64_t>(i))) + 0.5f) / 65536.0f;
-      to[i] = bound * (2 * uniform - 1);
+      const auto level = static_cast<float>(DitherThreshold(key, static_cast<uint64_t>(i)));
+      to[i] = bound * (2 * (level + 0.5f) / 65536.0f - 1);
     }
-    SetStored(a, true);
-    SetStored(b, true);
-    a.copy_(values);
-    b.zero_();
+    values.push_back(std::move(drawn));
+    values.push_back(at::zeros(b.master.sizes(), at::kFloat));
   }
+  return values;
 }
 
 }  // namespace tandem::trainer

@@ -59,8 +59,9 @@ class PolicyAdapters {
   std::vector<NamedParameter> parameters_;  // A, B, A, B, ...
 };
 
-// Fills adapters that begin from nothing: A uniform in +-1 / sqrt(in), which is
-// kaiming_uniform(a = sqrt 5) as in PEFT, a function of seed, module and element alone; B zero.
-void InitialiseAdapters(const PolicyAdapters& adapters, uint64_t seed);
+// What adapters begin from, in the order of parameters(), on the host: A uniform in +-1 / sqrt(in),
+// which is kaiming_uniform(a = sqrt 5) as in PEFT, a function of seed, module and element alone; B
+// zero.
+std::vector<at::Tensor> InitialAdapters(const PolicyAdapters& adapters, uint64_t seed);
 
 }  // namespace tandem::trainer
