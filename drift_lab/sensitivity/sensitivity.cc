@@ -20,7 +20,7 @@ using BatchLogprobs = std::vector<std::vector<float>>;
 
 // The format of a place in a plan. Places are counted layer by layer in the order of Site; the last
 // is the head.
-WeightFormat& FormatAt(QuantisationPlan& plan, size_t place) {
+::tandem::WeightFormat& FormatAt(QuantisationPlan& plan, size_t place) {
   const size_t layer = place / kNumSites;
   return layer < plan.layers.size() ? plan.layers[layer].sites[place % kNumSites] : plan.head;
 }
@@ -34,7 +34,7 @@ std::string PlaceName(const QuantisationPlan& plan, size_t place) {
 // The plan with nothing quantised, and the same activations and KV.
 QuantisationPlan WideLike(QuantisationPlan plan) {
   for (size_t place = 0; place <= plan.layers.size() * kNumSites; ++place) {
-    FormatAt(plan, place) = WeightFormat();
+    FormatAt(plan, place) = ::tandem::WeightFormat();
   }
   return plan;
 }

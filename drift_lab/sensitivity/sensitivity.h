@@ -39,7 +39,7 @@ struct QuantisationCost {
 
 struct PlaceSensitivity {
   std::string place;  // "3.down_proj", "head"
-  WeightFormat format;
+  ::tandem::WeightFormat format;
   QuantisationCost cost;
   int64_t saved_bytes = 0;
 };
