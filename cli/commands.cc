@@ -56,6 +56,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
   AddDriftInjectCommand(*drift, chosen);
   AddDriftReplayCommand(*drift, chosen);
   AddDriftPhaseCommand(*drift, chosen);
+  AddDriftSensitivityCommand(*drift, chosen);
   EndHelp(*drift, "", "tandem drift why runs/NAME");
 }
 

@@ -4,12 +4,15 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/lora/adapted_model.h"
+#include "common/lora/lora_shape.h"
+#include "common/lora/peft_files.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics_self_test.h"
-#include "common/model/safetensors.h"
 #include "common/process/memory.h"
 #include "common/tensor/bf16_rounding.h"
 #include "common/tensor/instruction_set.h"
@@ -82,8 +85,9 @@ class PolicyLearner : public Learner {
  public:
   // `start`: views of the model directory's tensors, in ModelTensors order.
   PolicyLearner(std::unique_ptr<TrainStep> step, const LearnerOptions& options,
-                std::vector<HostTensor> start)
+                std::vector<HostTensor> start, std::string adapter_config)
       : step_(std::move(step)),
+        adapter_config_(std::move(adapter_config)),
         device_(options.device),
         cast_(options.cast),
         start_(std::move(start)) {}
@@ -119,6 +123,7 @@ class PolicyLearner : public Learner {
                                       const ScoredWeights& weights) override {
     if (weights.masters == nullptr && !weights.as_bf16) return step_->Score(groups);
     TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> own, MastersOf(weights));
+    if (step_->has_adapters()) return step_->ScoreAdapted(ValuesOf(own), weights.as_bf16, groups);
     return step_->ScoreUnder(weights.as_bf16 ? AsBf16(own, weights.rounding) : ValuesOf(own),
                              weights.rounding, groups);
   }
@@ -131,9 +136,13 @@ class PolicyLearner : public Learner {
     if (device_ != Device::kCuda) ReturnFreedMemory();  // what the passes held
     CastWeights cast = {.rounding =
                             step_->num_updates() == 0 ? Rounding::kNearest : cast_.rounding};
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> held, step_->HeldMasters());
+    // Merged weights are rounded to nearest, as whoever merges the adapters elsewhere rounds them.
+    const bool merges = step_->has_adapters();
+    if (merges) cast.rounding = Rounding::kNearest;
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> held,
+                            merges ? step_->MergedMasters(dtype) : step_->HeldMasters());
     TANDEM_ASSIGN_OR_RETURN(CastParts parts, caster_.Cast(held, dtype, cast.rounding));
-    if (step_->sharded()) {
+    if (step_->sharded() && !merges) {
       std::vector<double> sums;
       for (const double* const sum : parts.sums.all()) sums.push_back(*sum);
       TANDEM_RETURN_IF_ERROR(step_->SumValues(std::span(sums)));
@@ -142,7 +151,7 @@ class PolicyLearner : public Learner {
     } else {
       cast.tensors = PresentAll(std::move(parts.tensors));
     }
-    cast.on_device = step_->DeviceBuckets(dtype, cast.rounding);
+    if (!merges) cast.on_device = step_->DeviceBuckets(dtype, cast.rounding);
     cast.numbers = parts.sums.Numbers();
     return cast;
   }
@@ -157,7 +166,7 @@ class PolicyLearner : public Learner {
 
   absl::StatusOr<LearnerState> Save() override {
     return LearnerState{step_->Masters(), step_->OptimizerState(), step_->num_updates(),
-                        step_->numbers()};
+                        step_->numbers(), adapter_config_};
   }
 
   absl::Status Restore(const LearnerState& state) override {
@@ -180,6 +189,7 @@ class PolicyLearner : public Learner {
   }
 
   const std::unique_ptr<TrainStep> step_;
+  const std::string adapter_config_;
   const Device device_;
   const WeightCastOptions cast_;
   WeightCaster caster_;
@@ -190,10 +200,38 @@ class PolicyLearner : public Learner {
   bool said_memory_ = false;
 };
 
+// The adapters of lora.start, which must be of the form that the run trains.
+absl::StatusOr<std::vector<HostTensor>> ReadAdapterStart(const LoraOptions& options,
+                                                         const ModelConfig& config) {
+  if (!options.enabled() || options.start.empty()) return std::vector<HostTensor>();
+  TANDEM_ASSIGN_OR_RETURN(LoraAdapter start, ReadPeftDirectory(options.start, config));
+  auto modules = LoraModules(config, options);
+  if (!modules.ok()) {
+    return InvalidArgument("trainer.lora.targets: ", modules.status().message());
+  }
+  const auto differs = [&](const char* what, const auto& has, const auto& wanted) {
+    return InvalidArgument("trainer.lora.start ", options.start, " has ", what, " ", has,
+                           ", and trainer.lora ", wanted, ": set it to ", has);
+  };
+  if (start.options.rank != options.rank) {
+    return differs("rank", start.options.rank, options.rank);
+  }
+  if (start.options.scaling() != options.scaling()) {
+    return differs("a scaling (alpha / rank, or with rslora alpha / sqrt(rank)) of",
+                   start.options.scaling(), options.scaling());
+  }
+  if (start.modules != *modules) {
+    return InvalidArgument("trainer.lora.start ", options.start,
+                           " adapts other layers than trainer.lora.targets names; its own are ",
+                           absl::StrJoin(start.options.targets, ", "));
+  }
+  return std::move(start.tensors);
+}
+
 // Weights of the policy's architecture.
 absl::StatusOr<std::vector<HostTensor>> ReadReference(const std::string& directory,
                                                       const ModelConfig& of_policy) {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(directory));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadAdaptedTensors(directory));
   absl::StatusOr<std::vector<HostTensor>> matched =
       MatchModelTensors(of_policy, std::move(tensors));
   if (matched.ok()) return matched;
@@ -228,6 +266,8 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearner
   TrainStepSetup step_setup = {.dtype = options.dtype,
                                .numerics = options.numerics,
                                .fake_quantise = options.fake_quantise,
+                               .lora = options.lora,
+                               .seed = setup.seed,
                                .device = options.device,
                                .rounding = options.cast.rounding,
                                .temperature = setup.temperature,
@@ -240,15 +280,20 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearner
   if (options.numerics == Numerics::kExact && options.device == Device::kCpu) {
     TANDEM_RETURN_IF_ERROR(CheckInvariance(step_setup.config, ActiveInstructionSet()));
   }
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(setup.model_directory));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors,
+                          ReadAdaptedTensors(setup.model_directory));
   TANDEM_ASSIGN_OR_RETURN(step_setup.weights,
                           MatchModelTensors(step_setup.config, std::move(tensors)));
   TrainStepOptions step_options = options.step;
   int64_t& constant_length = step_options.loss.objective.constant_length;
   if (constant_length == 0) constant_length = setup.max_new_tokens;
+  TANDEM_ASSIGN_OR_RETURN(step_setup.lora_start, ReadAdapterStart(options.lora, step_setup.config));
   if (NeedsReference(step_options.loss) || options.measure_reference_kl) {
-    step_setup.reference_weights = step_setup.weights;
-    if (!step_options.reference.model.empty()) {
+    const ReferenceOptions& reference = step_options.reference;
+    step_setup.reference_is_base = options.lora.enabled() && reference.model.empty() &&
+                                   reference.kind == ReferenceKind::kFrozen;
+    if (!step_setup.reference_is_base) step_setup.reference_weights = step_setup.weights;
+    if (!reference.model.empty()) {
       TANDEM_ASSIGN_OR_RETURN(step_setup.reference_weights,
                               ReadReference(step_options.reference.model, step_setup.config));
     }
@@ -259,7 +304,13 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearner
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TrainStep> step,
                           TrainStep::Create(step_setup, step_options));
-  return std::make_unique<PolicyLearner>(std::move(step), options, std::move(step_setup.weights));
+  std::string adapter_config;
+  if (options.lora.enabled()) {
+    TANDEM_ASSIGN_OR_RETURN(const auto modules, LoraModules(step_setup.config, options.lora));
+    adapter_config = PeftConfigText(setup.model_directory, options.lora, modules);
+  }
+  return std::make_unique<PolicyLearner>(std::move(step), options, std::move(step_setup.weights),
+                                         std::move(adapter_config));
 }
 
 }  // namespace tandem::trainer

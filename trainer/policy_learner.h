@@ -23,6 +23,7 @@ struct PolicyLearnerSetup {
   int64_t max_new_tokens = 0;   // the longest completion that the learner may see
   RankCollectives collectives;  // of the ranks that train together; must outlive the learner
   bool shard_parameters = false;
+  uint64_t seed = 0;  // of what adapters begin from
 };
 
 // Loads the model directory as fp32 masters. On a device it is this thread's current one

@@ -144,7 +144,8 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
                                       .temperature = options.sampling.temperature,
                                       .max_new_tokens = LongestCompletion(options),
                                       .collectives = (*ranks)->collectives(),
-                                      .shard_parameters = options.ranks.shard_parameters});
+                                      .shard_parameters = options.ranks.shard_parameters,
+                                      .seed = static_cast<uint64_t>(options.seed)});
   if (!learner.ok()) {
     if ((*ranks)->rank() == 0) (*ranks)->End(ExitCode::kBadModelOrData);
     return Fail(learner.status(), ExitCode::kBadModelOrData);

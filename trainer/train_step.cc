@@ -11,8 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/drift/peer_metrics.h"
+#include "common/tensor/nearest_cast.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/drift/drift_record.h"
 #include "trainer/loss/kl_controller.h"
@@ -49,6 +51,14 @@ TensorSource Renamed(const TensorSource& source, std::string name) {
   return renamed;
 }
 
+absl::StatusOr<std::unique_ptr<PlacedPolicy>> Place(const ModelConfig& config,
+                                                    const std::vector<HostTensor>& weights,
+                                                    const PlacedPolicyOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto placed, PlacedPolicy::Create(config, options));
+  TANDEM_RETURN_IF_ERROR(placed->Fill(PresentAll(weights)));
+  return placed;
+}
+
 std::span<const float> AsSpan(const at::Tensor& values) {
   return {values.const_data_ptr<float>(), static_cast<size_t>(values.numel())};
 }
@@ -61,6 +71,9 @@ struct TrainStep::Impl {
   AdvantageOptions advantage;
   KlInReward kl_in_reward;  // then `options` has no KL term in the loss
   StepModels models;
+  LoraOptions lora;               // of the policy, and of a reference that it moves
+  std::vector<HostTensor> lora_start;
+  uint64_t seed = 0;              // of adapters
   int64_t warmup_steps_done = 0;  // of the critic
   int64_t reference_steps = 0;    // train steps of a reference that is not frozen
 
@@ -72,15 +85,18 @@ struct TrainStep::Impl {
                               .num_ranks = models.ranks.size(),
                               .whole_groups = whole_groups});
   }
-  absl::StatusOr<std::unique_ptr<PlacedPolicy>> Unfilled(const ModelConfig& config,
-                                                         bool trainable) const {
+  PlacedPolicyOptions Plain(bool trainable) const {
     PlacedPolicyOptions own = placing;
     own.trainable = trainable;
-    return PlacedPolicy::Create(config, own);
+    return own;
   }
-  absl::StatusOr<std::unique_ptr<PlacedPolicy>> Place(const ModelConfig& config,
-                                                      const std::vector<HostTensor>& weights,
-                                                      bool trainable) const;
+  PlacedPolicyOptions Adapted(bool trainable) const {
+    PlacedPolicyOptions own = Plain(trainable);
+    own.lora = lora;
+    own.lora_seed = seed;
+    own.lora_start = lora_start;
+    return own;
+  }
   absl::Status MakeCritic(const TrainStepSetup& setup);
   absl::StatusOr<GroupLogprobs> Score(PlacedPolicy& frozen,
                                       std::span<const experience::v1::ScoredGroup> groups);
@@ -182,7 +198,7 @@ void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups
   const auto num_updates = static_cast<double>(std::max<int64_t>(1, loss.num_updates));
   for (double* mean : {&loss.policy, &loss.kl, &loss.total, &loss.denominator})
     *mean /= num_updates;
-  loss.has_reference = models.reference != nullptr;
+  loss.has_reference = models.has_reference();
   if (report.optimizer.skipped_updates < loss.num_updates) report.skip_reason.clear();
   report.optimizer.state_bytes = models.optimizer->state_bytes();
   report.memory.masters = models.policy->buckets().master_bytes();
@@ -259,11 +275,12 @@ TrainStep::~TrainStep() = default;
 absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetup& setup,
                                                              const TrainStepOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
-  if (options.loss.kl_coefficient > 0 && setup.reference_weights.empty()) {
+  const bool has_reference = setup.reference_is_base || !setup.reference_weights.empty();
+  if (options.loss.kl_coefficient > 0 && !has_reference) {
     return InvalidArgument("loss.kl_coefficient is ", options.loss.kl_coefficient,
                            " and there is no reference policy");
   }
-  if (NeedsReference(options.loss) && setup.reference_weights.empty()) {
+  if (NeedsReference(options.loss) && !has_reference) {
     return InvalidArgument(
         "loss.preference.kind compares with a reference policy, and there is none");
   }
@@ -279,17 +296,23 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
                    .device = setup.device,
                    .collectives = setup.collectives,
                    .buckets = setup.buckets};
+  impl->lora = setup.lora;
+  impl->lora_start = setup.lora_start;
+  impl->seed = setup.seed;
   impl->advantage = setup.advantage;
   if (IsInReward(options.loss.kl_place)) {
     impl->kl_in_reward = {.coefficient = std::exchange(impl->options.loss.kl_coefficient, 0),
                           .per_token = options.loss.kl_place == KlPlace::kTokenReward};
   }
-  TANDEM_ASSIGN_OR_RETURN(models.policy, impl->Place(setup.config, setup.weights,
-                                                     /*trainable=*/true));
+  if (setup.lora.dropout > 0) models.dropout_seed = StableHash({setup.seed, 1}) | 1;
+  TANDEM_ASSIGN_OR_RETURN(models.policy, Place(setup.config, setup.weights, impl->Adapted(true)));
   models.policy->policy().CheckpointActivations(setup.checkpoint_activations);
+  models.reference_is_base = setup.reference_is_base;
   if (!setup.reference_weights.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(models.reference, impl->Place(setup.config, setup.reference_weights,
-                                                          /*trainable=*/false));
+    const bool moves = options.reference.kind != ReferenceKind::kFrozen;
+    TANDEM_ASSIGN_OR_RETURN(
+        models.reference, Place(setup.config, setup.reference_weights,
+                                moves ? impl->Adapted(false) : impl->Plain(false)));
   }
   TANDEM_ASSIGN_OR_RETURN(models.optimizer, MakeOptimizer(*models.policy, options.optimizer));
   TANDEM_RETURN_IF_ERROR(impl->MakeCritic(setup));
@@ -314,20 +337,14 @@ absl::Status TrainStep::Impl::MakeCritic(const TrainStepSetup& setup) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<PlacedPolicy>> TrainStep::Impl::Place(
-    const ModelConfig& config, const std::vector<HostTensor>& weights, bool trainable) const {
-  TANDEM_ASSIGN_OR_RETURN(auto placed, Unfilled(config, trainable));
-  TANDEM_RETURN_IF_ERROR(placed->Fill(PresentAll(weights)));
-  return placed;
-}
-
 absl::StatusOr<GroupLogprobs> TrainStep::Impl::Score(
     PlacedPolicy& frozen, std::span<const experience::v1::ScoredGroup> groups) {
   TANDEM_ASSIGN_OR_RETURN(const ExperienceBatch batch, Pack(groups));
   RowPasses passes(batch, models.ranks);
   std::vector<at::Tensor> rows_logprobs(batch.microbatches.size());
   TANDEM_RETURN_IF_ERROR(
-      ScoreRows(frozen, models.temperature, passes.AllRows(), passes, rows_logprobs));
+      ScoreRows(frozen, {.temperature = models.temperature}, passes.AllRows(), passes,
+                rows_logprobs));
   TANDEM_RETURN_IF_ERROR(passes.Share(passes.AllRows(), rows_logprobs));
   GroupLogprobs logprobs(groups.size());
   for (size_t m = 0; m < rows_logprobs.size(); ++m) {
@@ -344,14 +361,45 @@ absl::StatusOr<GroupLogprobs> TrainStep::Score(
 absl::StatusOr<GroupLogprobs> TrainStep::ScoreUnder(
     std::span<const HostTensor> own_masters, Rounding rounding,
     std::span<const experience::v1::ScoredGroup> groups) {
-  TANDEM_ASSIGN_OR_RETURN(const auto other, impl_->Unfilled(impl_->models.policy->policy().config(),
-                                                            /*trainable=*/false));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto other, PlacedPolicy::Create(impl_->models.policy->policy().config(),
+                                             impl_->Plain(/*trainable=*/false)));
   TANDEM_RETURN_IF_ERROR(other->FillOwn(own_masters));
   other->policy().WeightsChanged(rounding);
   return impl_->Score(*other, groups);
 }
 
+absl::StatusOr<GroupLogprobs> TrainStep::ScoreAdapted(
+    std::span<const HostTensor> own_masters, bool as_bf16,
+    std::span<const experience::v1::ScoredGroup> groups) {
+  PlacedPolicy& policy = *impl_->models.policy;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> live, policy.CopyOwnMasters());
+  TANDEM_RETURN_IF_ERROR(policy.FillOwn(own_masters));
+  const auto score = [&]() -> absl::StatusOr<GroupLogprobs> {
+    if (!as_bf16) return impl_->Score(policy, groups);
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> merged,
+                            policy.MergedMasters(DType::kBF16));
+    std::vector<HostTensor> served;
+    for (const TensorPart& part : merged) {
+      TANDEM_ASSIGN_OR_RETURN(const HostTensor bf16, CastNearest(part.values, DType::kBF16));
+      served.push_back(bf16);
+    }
+    TANDEM_ASSIGN_OR_RETURN(
+        const auto other, Place(policy.policy().config(), served, impl_->Plain(false)));
+    return impl_->Score(*other, groups);
+  };
+  absl::StatusOr<GroupLogprobs> scores = score();
+  std::vector<HostTensor> values;
+  for (const TensorPart& part : live) values.push_back(part.values);
+  TANDEM_RETURN_IF_ERROR(policy.FillOwn(values));
+  return scores;
+}
+
 absl::StatusOr<double> TrainStep::DistanceFrom(const std::vector<HostTensor>& tensors) const {
+  if (has_adapters()) {
+    TANDEM_ASSIGN_OR_RETURN(const double squares, impl_->models.policy->SquaredChange());
+    return std::sqrt(squares);
+  }
   TANDEM_ASSIGN_OR_RETURN(const double squares, impl_->models.policy->SquaredDistance(tensors));
   TANDEM_ASSIGN_OR_RETURN(const double sum, impl_->models.ranks.SumInOrder(squares));
   return std::sqrt(sum);
@@ -362,6 +410,10 @@ absl::StatusOr<std::vector<TensorPart>> TrainStep::OwnMasters() const {
 }
 absl::StatusOr<std::vector<TensorPart>> TrainStep::HeldMasters() const {
   return impl_->models.policy->HeldMasters();
+}
+bool TrainStep::has_adapters() const { return impl_->models.policy->policy().adapters().enabled(); }
+absl::StatusOr<std::vector<TensorPart>> TrainStep::MergedMasters(DType dtype) {
+  return impl_->models.policy->MergedMasters(dtype);
 }
 absl::StatusOr<std::vector<TensorPart>> TrainStep::CopyOwnMasters() const {
   return impl_->models.policy->CopyOwnMasters();

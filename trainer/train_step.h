@@ -36,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
+#include "common/lora/lora_shape.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/model/quantisation_plan.h"
@@ -56,6 +57,9 @@ struct TrainStepSetup {
   ComputeDType dtype = ComputeDType::kFp32;
   Numerics numerics = Numerics::kFast;
   QuantisationOptions fake_quantise;      // of policy and reference
+  LoraOptions lora;                       // adapters that are trained in place of `weights`
+  std::vector<HostTensor> lora_start;     // LoraTensors order; empty: InitialAdapters of `seed`
+  uint64_t seed = 0;                      // of adapters and their dropout
   Device device = Device::kCpu;           // with kCuda, this thread's current device
   Rounding rounding = Rounding::kDither;  // of pushes, and so of the weights of kExact
   double temperature = 1;           // of the sampler: all log-probs are of the tempered policy
@@ -63,6 +67,7 @@ struct TrainStepSetup {
   std::vector<HostTensor> weights;  // ModelTensors order; copied
   // The frozen reference policy; empty: none. NeedsReference(loss): its KL is trained on.
   std::vector<HostTensor> reference_weights;
+  bool reference_is_base = false;  // with lora: it is the policy without its adapters
   // Of a critic with a backbone of its own; read where advantage.kind needs one.
   struct CriticStart {
     std::optional<ModelConfig> config;  // none: the policy's config and weights
@@ -112,7 +117,12 @@ class TrainStep {
                                            Rounding rounding,
                                            std::span<const experience::v1::ScoredGroup> groups);
 
-  // ||masters - tensors||, over all elements; ModelTensors order, any float dtype.
+  // With adapters, under others of them. `as_bf16`: under the merged weights of a bf16 server.
+  absl::StatusOr<GroupLogprobs> ScoreAdapted(std::span<const HostTensor> own_masters, bool as_bf16,
+                                             std::span<const experience::v1::ScoredGroup> groups);
+
+  // ||masters - tensors||, over all elements; ModelTensors order, any float dtype. With adapters:
+  // ||s B A||, how far they moved the model from its base.
   absl::StatusOr<double> DistanceFrom(const std::vector<HostTensor>& tensors) const;
 
   // F32 masters, to be read before the next Run: on the CPU they are views that change with it,
@@ -121,6 +131,9 @@ class TrainStep {
   // order. INTERNAL: the device failed.
   absl::StatusOr<std::vector<TensorPart>> OwnMasters() const;
   absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
+  bool has_adapters() const;
+  // With adapters: PlacedPolicy::MergedMasters.
+  absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype);
   // OwnMasters as copies, which nothing changes.
   absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
   bool sharded() const;

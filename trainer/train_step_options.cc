@@ -144,6 +144,32 @@ absl::Status CheckOptions(const TrainStepOptions& options) {
   return CheckOptimizer("critic.optimizer", options.critic.optimizer);
 }
 
+absl::Status CheckLora(const LearnerOptions& options) {
+  const LoraOptions& lora = options.lora;
+  if (!lora.enabled()) {
+    if (lora.start.empty()) return absl::OkStatus();
+    return InvalidArgument("trainer.lora.start names ", lora.start,
+                           ", and trainer.lora.rank is 0: set the rank of its adapters");
+  }
+  const bool exact = options.numerics == Numerics::kExact;
+  if (exact && lora.dropout > 0) {
+    return InvalidArgument("trainer.lora.dropout is ", lora.dropout,
+                           " with trainer.numerics exact, whose forward is the servers', and those "
+                           "leave nothing out: set it to 0");
+  }
+  if (!exact && options.fake_quantise != QuantisationOptions()) {
+    return InvalidArgument(
+        "trainer.lora with trainer.fake_quantise and numerics fast: servers quantise the merged "
+        "weights, which this forward does not have. Leave fake_quantise out, or set numerics exact");
+  }
+  if (options.step.reference.kind == ReferenceKind::kEma) {
+    return InvalidArgument(
+        "trainer.reference.kind ema with trainer.lora: a mean of factors is not the mean of the "
+        "weights that they stand for; use frozen or reset");
+  }
+  return absl::OkStatus();
+}
+
 void BindOptions(OptionBinder& binder, LearnerOptions& options) {
   binder.Choice("dtype", &options.dtype,
                 {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
@@ -160,6 +186,10 @@ void BindOptions(OptionBinder& binder, LearnerOptions& options) {
                  "the forward sees weights as rollout servers with these options store them, and "
                  "gradients go straight through; numerics exact needs those of server.engine",
                  options.fake_quantise);
+  binder.Section("lora",
+                 "trains adapters of low rank beside frozen weights (docs/lora.md); names and "
+                 "meanings are those of PEFT",
+                 options.lora);
   binder.Integer("threads", &options.num_threads, {.min = 0, .max = 1024}, "threads",
                  "of the trainer's kernels; 0: one per core");
   binder.Flag(

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/lora/lora_shape.h"
 #include "common/model/numerics.h"
 #include "common/model/quantisation_plan.h"
 #include "common/offpolicy/correction_options.h"
@@ -51,6 +52,7 @@ struct LearnerOptions {
   Numerics numerics = Numerics::kFast;
   // Weights that the forward sees as rollout servers store them (server.engine.weights).
   QuantisationOptions fake_quantise;
+  LoraOptions lora;         // adapters in place of all weights
   int64_t num_threads = 0;  // 0: the cores of the machine
   bool checkpoint_activations = false;
   bool measure_reference_kl = false;  // also without a KL term in the loss
@@ -59,5 +61,9 @@ struct LearnerOptions {
 };
 // Everything but `cast`.
 void BindOptions(OptionBinder& binder, LearnerOptions& options);
+
+//   INVALID_ARGUMENT  options that adapters contradict: dropout with numerics exact, fake_quantise
+//                     with numerics fast, reference.kind ema, lora.start without a rank
+absl::Status CheckLora(const LearnerOptions& options);
 
 }  // namespace tandem::trainer

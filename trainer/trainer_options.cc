@@ -274,7 +274,8 @@ std::vector<hub::ModelOption> ModelOptions(TrainerOptions& options) {
   std::vector<hub::ModelOption> models = {
       {"trainer.model", &options.model},
       {"trainer.reference.model", &options.learner.step.reference.model},
-      {"trainer.critic.model", &options.learner.step.critic.model}};
+      {"trainer.critic.model", &options.learner.step.critic.model},
+      {"trainer.lora.start", &options.learner.lora.start}};
   for (std::string& path : options.reward.model.paths) {
     models.push_back({"trainer.reward.model.paths", &path});
   }
@@ -327,6 +328,7 @@ absl::Status CheckOptions(const TrainerOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckDynamicSampling(options));
   TANDEM_RETURN_IF_ERROR(CheckKlBudget(options));
   TANDEM_RETURN_IF_ERROR(RewardFunction::Create(options.reward).status());  // starts nothing
+  TANDEM_RETURN_IF_ERROR(CheckLora(options.learner));
   TrainStepOptions step = options.learner.step;
   int64_t& constant_length = step.loss.objective.constant_length;
   if (constant_length == 0) constant_length = LongestCompletion(options);

@@ -95,6 +95,7 @@ void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen);
 void AddDriftInjectCommand(CLI::App& drift, Action& chosen);
 void AddDriftReplayCommand(CLI::App& drift, Action& chosen);
 void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);
+void AddDriftSensitivityCommand(CLI::App& drift, Action& chosen);
 
 void AddVersionCommand(CLI::App& app, Action& chosen);
 std::string VersionLine();      // "tandem 0.1.0 (commit 1a2b3c4)"

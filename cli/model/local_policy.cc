@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<trainer::Policy>> LoadPolicy(const std::string& m
   const auto dtype = bf16 ? ComputeDType::kBf16 : ComputeDType::kFp32;
   TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan, MakeQuantisationPlan(config, quantised));
   return trainer::Policy::Create(config, tensors, dtype, /*trainable=*/false, numerics,
-                                 Device::kCpu, plan);
+                                 Device::kCpu, {plan, {}});
 }
 
 absl::StatusOr<std::vector<float>> ScoreSequence(trainer::Policy& policy,

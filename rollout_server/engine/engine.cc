@@ -241,6 +241,11 @@ class PagedEngine final : public Engine {
     return faults_ ? faults_->Stage(std::move(packed), tensors) : std::move(packed);
   }
 
+  absl::StatusOr<std::unique_ptr<StagedWeights>> StageAs(
+      const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const override {
+    return runner_->PackAs(tensors, plan);
+  }
+
   std::optional<Device> arrival_memory() const override {
     if (faults_ && faults_->on_weights()) return std::nullopt;
     return runner_->arrival_memory();
@@ -488,6 +493,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   auto engine = std::make_unique<PagedEngine>(std::move(model), sized, plan, std::move(runner));
   TANDEM_RETURN_IF_ERROR(engine->Load());
   return engine;
+}
+
+absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::StageAs(const std::vector<HostTensor>&,
+                                                               const QuantisationPlan&) const {
+  return Unimplemented("this engine does not quantise");
 }
 
 absl::StatusOr<std::vector<SequenceScore>> Engine::Score(

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
 #include "common/model/model_config.h"
+#include "common/model/quantisation_plan.h"
 #include "common/tensor/machine_limits.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
@@ -101,6 +102,10 @@ class Engine {
   //   INVALID_ARGUMENT  names, shapes or dtypes differ
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
       std::vector<HostTensor> tensors) const = 0;
+
+  // As Stage, in other number formats: TokenRunner::PackAs.
+  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> StageAs(
+      const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const;
 
   // As those of TokenRunner, over the memory of the spare version. The engine must outlive what
   // Arrive returns.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/lora/peft_files.h"
 #include "common/model/safetensors.h"
 #include "common/weights/digest.h"
 #include "nlohmann/json.hpp"
@@ -29,6 +30,9 @@ constexpr int kSchema = 1;
 constexpr const char* kModelFiles[] = {"config.json",         "generation_config.json",
                                        "tokenizer.json",      "tokenizer_config.json",
                                        "chat_template.jinja", "special_tokens_map.json"};
+
+// The file of the masters.
+const char* WeightsFile(bool of_adapters) { return of_adapters ? kPeftTensors : kWeights; }
 
 absl::StatusOr<json> SizeAndDigest(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const std::string digest, DigestFile(path));
@@ -114,8 +118,15 @@ std::string StateJson(const Checkpoint& checkpoint) {
 
 absl::Status WriteFiles(const std::string& path, const Checkpoint& checkpoint,
                         const std::string& model_directory) {
-  std::vector<std::string> names = {kWeights, kOptimizer, kState};
-  TANDEM_RETURN_IF_ERROR(WriteSafetensors(path + "/" + kWeights, checkpoint.learner.weights));
+  const LearnerState& learner = checkpoint.learner;
+  const std::string weights = WeightsFile(!learner.adapter_config.empty());
+  std::vector<std::string> names = {weights, kOptimizer, kState};
+  if (!learner.adapter_config.empty()) {
+    TANDEM_RETURN_IF_ERROR(WritePeftDirectory(path, learner.adapter_config, learner.weights));
+    names.emplace_back(kPeftConfig);
+  } else {
+    TANDEM_RETURN_IF_ERROR(WriteSafetensors(path + "/" + weights, learner.weights));
+  }
   TANDEM_RETURN_IF_ERROR(WriteSafetensors(path + "/" + kOptimizer, checkpoint.learner.optimizer));
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(path + "/" + kState, StateJson(checkpoint)));
   for (const char* const name : kModelFiles) {
@@ -171,7 +182,8 @@ absl::StatusOr<json> ReadJson(const std::string& path) {
 absl::Status VerifyFiles(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const json manifest, ReadJson(path + "/" + kManifest));
   const json files = manifest.value("files", json::object());
-  for (const char* const name : {kWeights, kOptimizer, kState}) {
+  for (const char* const name :
+       {WeightsFile(files.contains(kPeftConfig)), kOptimizer, kState}) {
     if (!files.contains(name)) {
       return DataLoss(path, ": the manifest lacks ", name);
     }
@@ -259,7 +271,7 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
       state.value("next_group", checkpoint.frontier.step * checkpoint.order.prompts_per_step);
   TANDEM_RETURN_IF_ERROR(ReadPlans(state, path, &checkpoint));
   TANDEM_RETURN_IF_ERROR(CheckIdentity(path, checkpoint.identity, identity));
-  auto weights = ReadSafetensors(path + "/" + kWeights);
+  auto weights = ReadSafetensors(path + "/" + WeightsFile(IsPeftDirectory(path)));
   TANDEM_RETURN_IF_ERROR(AsDataLoss(weights.status()));
   auto optimizer = ReadSafetensors(path + "/" + kOptimizer);
   TANDEM_RETURN_IF_ERROR(AsDataLoss(optimizer.status()));

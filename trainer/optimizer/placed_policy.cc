@@ -10,12 +10,14 @@
 #include "common/base/status_macros.h"
 #include "common/tensor/host_tensor_conversion.h"
 #include "common/tensor/torch_status.h"
+#include "trainer/policy/tensor_memory.h"
 
 namespace tandem::trainer {
-PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const RankCollectives& collectives,
-                           const BucketOptions& options)
+PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const PlacedPolicyOptions& options)
     : policy_(std::move(policy)),
-      buckets_(&policy_->parameters(), policy_->stages(), collectives, options) {
+      lora_seed_(options.lora_seed),
+      lora_start_(options.lora_start),
+      buckets_(&policy_->parameters(), policy_->stages(), options.collectives, options.buckets) {
   policy_->Watch({[this](Pass pass, size_t stage) { buckets_.BeginStage(pass, stage); },
                   [this](Pass pass, size_t stage) { buckets_.EndStage(pass, stage); },
                   buckets_.sharded()});
@@ -25,12 +27,12 @@ absl::StatusOr<std::unique_ptr<PlacedPolicy>> PlacedPolicy::Create(
     const ModelConfig& config, const PlacedPolicyOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan,
                           MakeQuantisationPlan(config, options.fake_quantise));
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
-                          Policy::CreateUnfilled(config, options.dtype, options.trainable,
-                                                 options.numerics, options.device, plan));
+  TANDEM_ASSIGN_OR_RETURN(
+      std::unique_ptr<Policy> policy,
+      Policy::CreateUnfilled(config, options.dtype, options.trainable, options.numerics,
+                             options.device, {plan, options.lora}));
   return CatchTorch("memory of parameters", [&] {
-    return std::unique_ptr<PlacedPolicy>(
-        new PlacedPolicy(std::move(policy), options.collectives, options.buckets));
+    return std::unique_ptr<PlacedPolicy>(new PlacedPolicy(std::move(policy), options));
   });
 }
 
@@ -48,6 +50,37 @@ absl::Status PlacedPolicy::RunEmptyPass(Pass pass) {
 }
 
 absl::Status PlacedPolicy::Fill(std::span<const TensorSource> tensors) {
+  const PolicyAdapters& adapters = policy_->adapters();
+  if (!adapters.enabled()) return FillParameters(tensors);
+  TANDEM_RETURN_IF_ERROR(FillBase(tensors));
+  if (!lora_start_.empty()) return FillParameters(PresentAll(lora_start_));
+  std::vector<TensorSource> initial;
+  std::vector<at::Tensor> values = InitialAdapters(adapters, lora_seed_);
+  for (size_t i = 0; i < values.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(HostTensor tensor,
+                            ToHostTensor(adapters.parameters()[i].name, values[i]));
+    initial.push_back(Present(std::move(tensor)));
+  }
+  return FillParameters(initial);
+}
+
+absl::Status PlacedPolicy::FillBase(std::span<const TensorSource> tensors) {
+  const std::vector<NamedParameter>& base = policy_->base();
+  TANDEM_CHECK(tensors.size() == base.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, tensors[i].read());
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor whole, AsMaster(tensor));
+    TANDEM_CHECK(whole.sizes() == base[i].master.sizes());
+    TANDEM_RETURN_IF_ERROR(CatchTorch("the base's weights", [&] {
+      SetStored(base[i].master, true);
+      base[i].master.copy_(whole);
+    }));
+  }
+  policy_->BaseChanged();
+  return absl::OkStatus();
+}
+
+absl::Status PlacedPolicy::FillParameters(std::span<const TensorSource> tensors) {
   TANDEM_CHECK(tensors.size() == policy_->parameters().size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, tensors[i].read());
@@ -63,10 +96,14 @@ absl::Status PlacedPolicy::Restore(std::span<const TensorSource> saved) {
   std::map<std::string, const TensorSource*> by_name;
   for (const TensorSource& source : saved) by_name[source.spec.name] = &source;
   std::vector<TensorSource> in_order;
-  for (const TensorSpec& spec : ModelTensors(policy_->config(), DType::kF32)) {
+  for (const NamedParameter& parameter : policy_->parameters()) {
+    const TensorSpec spec = {parameter.name, DType::kF32, parameter.master.sizes().vec()};
     const auto found = by_name.find(spec.name);
     if (found == by_name.end()) {
-      return InvalidArgument("saved master ", spec.name, " is missing");
+      return InvalidArgument("saved master ", spec.name, " is missing",
+                             policy_->adapters().enabled()
+                                 ? ": it was saved without trainer.lora, or with other targets"
+                                 : ": it was saved with trainer.lora, perhaps");
     }
     const TensorSource& source = *found->second;
     if (source.spec != spec) {
@@ -74,7 +111,56 @@ absl::Status PlacedPolicy::Restore(std::span<const TensorSource> saved) {
     }
     in_order.push_back(source);
   }
-  return Fill(in_order);
+  return FillParameters(in_order);
+}
+
+absl::StatusOr<std::vector<at::Tensor>> PlacedPolicy::WholeMasters() {
+  const std::vector<NamedParameter>& parameters = policy_->parameters();
+  std::vector<at::Tensor> whole(parameters.size());
+  TANDEM_RETURN_IF_ERROR(CatchTorch("gathering adapters", [&] {
+    for (size_t stage = policy_->stages().size(); stage-- > 0;) {
+      buckets_.BeginStage(Pass::kForward, stage);
+      for (const size_t i : policy_->stages()[stage]) {
+        const at::Tensor master = parameters[i].master.detach();
+        whole[i] = buckets_.sharded() ? master.clone() : master;
+      }
+      buckets_.EndStage(Pass::kForward, stage);
+    }
+  }));
+  TANDEM_RETURN_IF_ERROR(buckets_.failure());
+  return whole;
+}
+
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::MergedMasters(DType dtype) {
+  const PolicyAdapters& adapters = policy_->adapters();
+  TANDEM_CHECK(adapters.enabled());
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<at::Tensor> whole, WholeMasters());
+  std::vector<TensorPart> parts;
+  for (const NamedParameter& parameter : policy_->base()) {
+    TANDEM_ASSIGN_OR_RETURN(
+        HostTensor merged, CatchTorch("merging adapters", [&]() -> absl::StatusOr<HostTensor> {
+          at::Tensor base = parameter.master.detach().cpu();
+          if (dtype == DType::kBF16) base = base.to(at::kBFloat16).to(at::kFloat);
+          if (const auto module = adapters.Find(parameter.name); module.has_value()) {
+            base = adapters.Merged(*module, whole[2 * *module], whole[2 * *module + 1], base);
+          }
+          return ToHostTensor(parameter.name, base);
+        }));
+    parts.push_back({std::move(merged), 0});
+  }
+  return parts;
+}
+
+absl::StatusOr<double> PlacedPolicy::SquaredChange() {
+  const PolicyAdapters& adapters = policy_->adapters();
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<at::Tensor> whole, WholeMasters());
+  return CatchTorch("distance of weights", [&] {
+    double squares = 0;
+    for (size_t m = 0; m < adapters.modules().size(); ++m) {
+      squares += adapters.SquaredChange(m, whole[2 * m], whole[2 * m + 1]);
+    }
+    return squares;
+  });
 }
 
 absl::Status PlacedPolicy::FillOwn(std::span<const HostTensor> own) {

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/lora/lora_shape.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/model/quantisation_plan.h"
@@ -30,7 +31,10 @@ struct PlacedPolicyOptions {
   bool trainable = true;  // false: no gradients are held
   Numerics numerics = Numerics::kFast;
   QuantisationOptions
-      fake_quantise;  // what servers quantise, for the policy's forward to see it too
+      fake_quantise;       // what servers quantise, for the policy's forward to see it too
+  LoraOptions lora;        // adapters that are trained in place of the model
+  uint64_t lora_seed = 0;  // of what they begin from
+  std::vector<HostTensor> lora_start;  // or what they begin from, LoraTensors order
   Device device = Device::kCpu;
   RankCollectives collectives;
   BucketOptions buckets;
@@ -55,7 +59,8 @@ class PlacedPolicy {
   absl::Status RunEmptyPass(Pass pass);
 
   // Sets the masters from whole tensors in ModelTensors order, of any float dtype, that are read
-  // one at a time and are the same on all ranks.
+  // one at a time and are the same on all ranks. With adapters this is the frozen base, which every
+  // rank holds whole, and the adapters become InitialAdapters.
   //   INVALID_ARGUMENT  not of a float dtype;  any code of read
   absl::Status Fill(std::span<const TensorSource> tensors);
   // The same from saved masters: F32, found by name, read in ModelTensors order.
@@ -69,6 +74,14 @@ class PlacedPolicy {
   // which change with the masters; from another device they are copies.
   //   INTERNAL  the device failed
   absl::StatusOr<std::vector<TensorPart>> OwnMasters() const;
+  // With adapters: the model in ModelTensors order with them merged in (MergeLora), whole on every
+  // rank, F32, from the base as a server of `dtype` holds it. Cast to that dtype to nearest, they are
+  // what a server makes of base and adapters. All ranks call it.
+  //   INTERNAL  the device failed;  errors of gathering
+  absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype);
+  // ||s B A||^2 over all adapters: how far they moved the model. All ranks call it and get the same.
+  // Errors as above.
+  absl::StatusOr<double> SquaredChange();
   // All masters that this rank holds: those of its slices when sharded, else every tensor whole.
   absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
   // OwnMasters as copies, whatever the device.
@@ -89,8 +102,11 @@ class PlacedPolicy {
   std::vector<TensorSource> Gathered(std::vector<HostTensor> own, DType dtype) const;
 
  private:
-  PlacedPolicy(std::unique_ptr<Policy> policy, const RankCollectives& collectives,
-               const BucketOptions& options);
+  PlacedPolicy(std::unique_ptr<Policy> policy, const PlacedPolicyOptions& options);
+  absl::Status FillBase(std::span<const TensorSource> tensors);
+  // The masters of all parameters, whole: those that are there, or where sharded copies.
+  absl::StatusOr<std::vector<at::Tensor>> WholeMasters();
+  absl::Status FillParameters(std::span<const TensorSource> tensors);
   // Tensors that the slices of this rank's masters become, by place.
   absl::StatusOr<std::vector<TensorPart>> PartsOf(const std::vector<at::Tensor>& slices) const;
   // One source per parameter, which calls `read` with its index and TensorSpec.
@@ -101,6 +117,8 @@ class PlacedPolicy {
                                      const std::vector<at::Tensor>& own) const;
 
   const std::unique_ptr<Policy> policy_;
+  const uint64_t lora_seed_;
+  const std::vector<HostTensor> lora_start_;
   ParameterBuckets buckets_;
 };
 

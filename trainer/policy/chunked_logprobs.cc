@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <span>
 
+#include "trainer/policy/adapters/adapted_linear.h"
+
 namespace tandem::trainer {
 namespace {
 
@@ -27,8 +29,9 @@ std::vector<std::span<const int32_t>> Unpack(std::span<const SupportView> suppor
 }
 
 // Logits as the model has them: with the head's soft cap.
-at::Tensor CappedLogits(const LayerOps& ops, const LinearLayer& head, const at::Tensor& hidden) {
-  at::Tensor logits = ops.Logits(head, hidden);
+at::Tensor CappedLogits(const LayerOps& ops, const LinearLayer& head, const at::Tensor& hidden,
+                        int64_t first) {
+  at::Tensor logits = AdaptedLogits(ops, head, hidden, first);
   if (head.softcap > 0) ops.SoftCap(logits, head.softcap);
   return logits;
 }
@@ -50,7 +53,7 @@ ChosenLogprobs ChosenTokenLogprobs(const LayerOps& ops, const at::Tensor& hidden
   const int64_t chunk = keep ? num_rows : ops.logit_chunk_rows();
   for (int64_t first = 0; first < num_rows; first += chunk) {
     const int64_t rows = std::min(chunk, num_rows - first);
-    const at::Tensor logits = CappedLogits(ops, head, hidden.narrow(0, first, rows));
+    const at::Tensor logits = CappedLogits(ops, head, hidden.narrow(0, first, rows), first);
     std::vector<int32_t> ids;
     const auto supports = Unpack(support, first, rows, ids);
     const RowLogprobs scores =
@@ -82,14 +85,15 @@ at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hi
     if (entropies_grad.defined()) {
       entropy = {result.entropies.narrow(0, first, rows), entropies_grad.narrow(0, first, rows)};
     }
-    const at::Tensor logits = kept ? result.kept_logits : CappedLogits(ops, head, chunk_hidden);
+    const at::Tensor logits = kept ? result.kept_logits : CappedLogits(ops, head, chunk_hidden, first);
     at::Tensor slope;  // of capped logits by the head's product: 1 - (logit / cap)^2
     if (head.softcap > 0) slope = logits.div(head.softcap).square_().neg_().add_(1);
     at::Tensor logits_grad = ops.LogprobsBackward(logits, Part(tokens, first, rows), temperature,
                                                   supports, result.lse.narrow(0, first, rows),
                                                   logprobs_grad.narrow(0, first, rows), entropy);
     if (slope.defined()) logits_grad.mul_(slope);
-    hidden_grad.narrow(0, first, rows).copy_(ops.LinearBackward(head, chunk_hidden, logits_grad));
+    hidden_grad.narrow(0, first, rows)
+        .copy_(AdaptedLinearBackward(ops, head, chunk_hidden, logits_grad, first));
   }
   result.kept_logits.reset();
   return hidden_grad;

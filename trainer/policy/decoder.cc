@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "trainer/policy/adapters/adapted_linear.h"
+
 namespace tandem::trainer {
 namespace {
 
@@ -94,26 +96,26 @@ LayerTape LayerForward(const LayerContext& on, at::Tensor hidden) {
   tape.input = std::move(hidden);
   tape.input_rstd = std::move(normed.rstd);
   tape.q = NormAndRotate(on, layer.q_norm, on.config.num_heads,
-                         ops.Linear(layer.q_proj, normed.value), tape.q_raw, tape.q_rstd);
+                         AdaptedLinear(ops, layer.q_proj, normed.value), tape.q_raw, tape.q_rstd);
   tape.k = NormAndRotate(on, layer.k_norm, on.config.num_kv_heads,
-                         ops.Linear(layer.k_proj, normed.value), tape.k_raw, tape.k_rstd);
-  tape.v = ops.Linear(layer.v_proj, normed.value);
+                         AdaptedLinear(ops, layer.k_proj, normed.value), tape.k_raw, tape.k_rstd);
+  tape.v = AdaptedLinear(ops, layer.v_proj, normed.value);
   tape.attention = ops.Attend(tape.q, tape.k, tape.v, *on.tables.attention, on.attention());
   tape.middle = AddResidual(
-      NormedProduct(on, layer.attention_out_norm, ops.Linear(layer.o_proj, tape.attention.out),
+      NormedProduct(on, layer.attention_out_norm, AdaptedLinear(ops, layer.o_proj, tape.attention.out),
                     tape.attended, tape.attended_rstd),
       tape.input);
 
   normed = NormOrSame(on, layer.mlp_norm, tape.middle);
   tape.middle_rstd = std::move(normed.rstd);
-  tape.gate = ops.Linear(layer.gate_proj, normed.value);
-  tape.up = ops.Linear(layer.up_proj, normed.value);
+  tape.gate = AdaptedLinear(ops, layer.gate_proj, normed.value);
+  tape.up = AdaptedLinear(ops, layer.up_proj, normed.value);
   return tape;
 }
 
 at::Tensor LayerOutput(const LayerContext& on, LayerTape& tape) {
   at::Tensor product =
-      on.ops.Linear(on.layer.down_proj, on.ops.GatedUnit(on.config.activation, tape.gate, tape.up));
+      AdaptedLinear(on.ops, on.layer.down_proj, on.ops.GatedUnit(on.config.activation, tape.gate, tape.up));
   return AddResidual(
       NormedProduct(on, on.layer.mlp_out_norm, std::move(product), tape.mlp_out, tape.mlp_out_rstd),
       tape.middle);
@@ -126,12 +128,12 @@ void MlpBackward(const LayerContext& on, LayerTape& tape, at::Tensor& grad) {
   const Activation activation = on.config.activation;
   const at::Tensor product_grad =
       ProductGrad(on, layer.mlp_out_norm, tape.mlp_out, tape.mlp_out_rstd, grad);
-  const at::Tensor activation_grad = ops.LinearBackward(
+  const at::Tensor activation_grad = AdaptedLinearBackward(ops, 
       layer.down_proj, ops.GatedUnit(activation, tape.gate, tape.up), product_grad);
   ops.GatedUnitBackward(activation, activation_grad, tape.gate, tape.up);  // gradients of both
   const at::Tensor normed = NormOrSame(on, layer.mlp_norm, tape.middle).value;
-  at::Tensor normed_grad = ops.LinearBackward(layer.gate_proj, normed, tape.gate);
-  normed_grad.add_(ops.LinearBackward(layer.up_proj, normed, tape.up));
+  at::Tensor normed_grad = AdaptedLinearBackward(ops, layer.gate_proj, normed, tape.gate);
+  normed_grad.add_(AdaptedLinearBackward(ops, layer.up_proj, normed, tape.up));
   NormOrSameBackward(on, layer.mlp_norm, tape.middle, tape.middle_rstd, normed_grad, grad);
 }
 
@@ -143,7 +145,7 @@ at::Tensor LayerBackward(const LayerContext& on, LayerTape& tape, at::Tensor gra
   const at::Tensor product_grad =
       ProductGrad(on, layer.attention_out_norm, tape.attended, tape.attended_rstd, grad);
   const at::Tensor attention_grad =
-      ops.LinearBackward(layer.o_proj, tape.attention.out, product_grad);
+      AdaptedLinearBackward(ops, layer.o_proj, tape.attention.out, product_grad);
   AttentionGrads qkv = ops.AttendBackward(tape.q, tape.k, tape.v, tape.attention, attention_grad,
                                           *on.tables.attention, on.attention());
   const at::Tensor q_grad =
@@ -151,9 +153,9 @@ at::Tensor LayerBackward(const LayerContext& on, LayerTape& tape, at::Tensor gra
   const at::Tensor k_grad = NormAndRotateBackward(on, layer.k_norm, on.config.num_kv_heads, qkv.k,
                                                   tape.k_raw, tape.k_rstd);
   const at::Tensor normed = NormOrSame(on, layer.attention_norm, tape.input).value;
-  at::Tensor normed_grad = ops.LinearBackward(layer.q_proj, normed, q_grad);
-  normed_grad.add_(ops.LinearBackward(layer.k_proj, normed, k_grad));
-  normed_grad.add_(ops.LinearBackward(layer.v_proj, normed, qkv.v));
+  at::Tensor normed_grad = AdaptedLinearBackward(ops, layer.q_proj, normed, q_grad);
+  normed_grad.add_(AdaptedLinearBackward(ops, layer.k_proj, normed, k_grad));
+  normed_grad.add_(AdaptedLinearBackward(ops, layer.v_proj, normed, qkv.v));
   NormOrSameBackward(on, layer.attention_norm, tape.input, tape.input_rstd, normed_grad, grad);
   return grad;
 }
@@ -207,7 +209,9 @@ void DecoderBackward(const LayerOps& ops, const DecoderWeights& weights, const P
   }
   watch.begin(kEmbedding);
   if (weights.config.embedding_scale != 1) hidden_grad.mul_(weights.config.embedding_scale);
-  ops.EmbedBackward(hidden_grad, row.token_ids, weights.embedding_grad);
+  if (weights.embedding_grad.defined()) {
+    ops.EmbedBackward(hidden_grad, row.token_ids, weights.embedding_grad);
+  }
   watch.end(kEmbedding);
 }
 

@@ -22,6 +22,7 @@
 #include "common/model/model_config.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/policy/attention_form.h"
+#include "trainer/policy/adapters/lora_layer.h"
 #include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {
@@ -33,7 +34,7 @@ enum class ExactInputs { kAsTheyAre, kBf16, kInt8, kInt16 };
 struct LinearLayer {
   at::Tensor weight;                  // [out, in] float32 or bfloat16
   at::Tensor bias;                    // [out] float32, or undefined
-  at::Tensor weight_grad, bias_grad;  // float32, or undefined in a frozen policy
+  at::Tensor weight_grad, bias_grad;  // float32, or undefined where the weights are frozen
   // The weight in bfloat16, for the backward products of a layer whose forward product is fp32;
   // undefined: `weight`.
   at::Tensor backward_weight;
@@ -45,6 +46,8 @@ struct LinearLayer {
   // Set in `exact` mode: the forward product is the engine's (exact_ops.h), over this weight.
   std::shared_ptr<const PackedMatrix> exact;
   ExactInputs exact_inputs = ExactInputs::kAsTheyAre;
+  // What is added to the product, unless `exact` has it merged already.
+  LoraLayer lora;
 };
 
 struct NormLayer {

@@ -1,8 +1,6 @@
 #include "trainer/policy/policy.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function.h>
@@ -10,21 +8,19 @@
 
 #include <algorithm>
 #include <functional>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/host_tensor_conversion.h"
-#include "common/tensor/linear.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/policy/chunked_logprobs.h"
 #include "trainer/policy/cpu/cpu_layer_ops.h"
 #include "trainer/policy/cpu/exact_ops.h"
 #include "trainer/policy/cuda/device_layer_ops.h"
 #include "trainer/policy/decoder.h"
-#include "trainer/policy/fake_quantised.h"
+#include "trainer/policy/policy_weights.h"
 #include "trainer/policy/row_targets.h"
 #include "trainer/policy/tensor_memory.h"
 
@@ -56,6 +52,26 @@ absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype, bool exac
   if (widest > cuda::kMaxNormWidth) {
     return Unimplemented("trainer.device cuda with norms of ", widest,
                          " elements: its kernels take ", cuda::kMaxNormWidth, " at most");
+  }
+  return absl::OkStatus();
+}
+
+// What adapters cannot be trained with.
+absl::Status CheckLora(const PolicyForm& form, Numerics numerics, Device device) {
+  if (!form.lora.enabled()) return absl::OkStatus();
+  const bool exact = numerics == Numerics::kExact;
+  if (exact && form.lora.dropout > 0) {
+    return InvalidArgument("trainer.lora.dropout is ", form.lora.dropout,
+                           " with numerics exact, whose forward is the servers', and those leave "
+                           "nothing out: set it to 0");
+  }
+  if (exact && device == Device::kCuda) {
+    return Unimplemented("trainer.lora with numerics exact and trainer.device cuda: use device cpu");
+  }
+  if (!exact && form.quantised.quantises()) {
+    return InvalidArgument(
+        "trainer.lora with fake_quantise and numerics fast: servers quantise the merged weights, "
+        "which this forward does not have. Leave fake_quantise out, or set numerics exact");
   }
   return absl::OkStatus();
 }
@@ -124,61 +140,11 @@ class ScoreNode : public torch::autograd::Node {
 }  // namespace
 
 struct Policy::Impl {
-  // Rows [begin, end) of a parameter that joins several projections; end 0: all of any parameter.
-  struct Rows {
-    int64_t begin = 0, end = 0;
-
-    at::Tensor Of(const at::Tensor& parameter) const {
-      return end == 0 ? parameter : parameter.narrow(0, begin, end - begin);
-    }
-  };
-  // Where a parameter is used: the tensor the decoder reads and the gradient it adds to.
-  struct Use {
-    size_t parameter;
-    at::Tensor* weight;
-    at::Tensor* grad;
-    LinearLayer* linear;  // set for a linear layer's weight
-    bool is_head;         // whose product is fp32 whatever the compute dtype
-    size_t stage;         // of a pass that reads the weight and adds to the gradient
-    Rows rows;            // of the parameter
-    WeightFormat format;  // that a server holds it in
-    float offset;         // added to a norm's weight
-  };
-
-  ModelConfig config;
   std::unique_ptr<LayerOps> ops;
-  Device device = Device::kCpu;
-  ComputeDType dtype = ComputeDType::kFp32;
-  bool trainable = false;
-  QuantisationPlan plan;  // no layers: nothing is quantised
-  Numerics numerics = Numerics::kFast;
-  Rounding rounding = Rounding::kNearest;  // of the weights as servers have them
-  std::vector<NamedParameter> parameters;
-  DecoderWeights weights;
-  std::vector<Use> uses;
-  size_t binding_stage = 0;
-  std::vector<std::vector<size_t>> stages;   // [stage] its parameters
-  std::vector<std::vector<size_t>> uses_of;  // [stage] its uses
-  std::vector<bool> is_current;              // [stage] the weights of its uses are the masters'
-  PassWatch watch;
+  std::unique_ptr<PolicyWeights> weights;
   bool checkpoint_activations = false;
-  at::Tensor rounding_buffer;  // bf16, as large as the largest weight that was rounded through it
 
-  Use& Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
-            LinearLayer* linear = nullptr, bool is_head = false);
-  void BindLayer(int64_t index, DecoderLayer& layer);
-  void BindAll();
-  void FindStages();
-  void BeginStage(Pass pass, size_t stage);
-  void EndStage(Pass pass, size_t stage);
-  LayerWatch Layers(Pass pass);
-  ExactInputs ExactInputsOf(const Use& use) const;
-  void RefreshWeight(const Use& use);
-  at::Tensor RoundedToBf16(const at::Tensor& weight);
-  at::Tensor AsPushed(const NamedParameter& parameter) const {
-    return ops->CastToBf16(parameter.name, parameter.master.detach(), rounding);
-  }
-  void PrepareGrads();
+  const ModelConfig& config() const { return weights->decoder().config; }
   FinalRows TakeFinal(const at::Tensor& hidden, std::span<const int64_t> rows) const;
   std::unique_ptr<ScoreTape> Forward(const PackedRow& row, Targets targets,
                                      const PassOptions& options);
@@ -188,199 +154,9 @@ struct Policy::Impl {
   void AttachBackward(std::unique_ptr<ScoreTape> tape, TokenScores& scores);
 };
 
-// ModelTensors, which made the parameters, has every name that is bound.
-Policy::Impl::Use& Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
-                                      LinearLayer* linear, bool is_head) {
-  const auto found = std::ranges::find(parameters, name, &NamedParameter::name);
-  TANDEM_CHECK(found != parameters.end());
-  uses.push_back({static_cast<size_t>(found - parameters.begin()),
-                  &weight,
-                  &grad,
-                  linear,
-                  is_head,
-                  binding_stage,
-                  Rows(),
-                  {},
-                  0});
-  return uses.back();
-}
-
-void Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
-  const std::string prefix = absl::StrCat("model.layers.", index, ".");
-  const auto norm = [&](std::string_view name, NormLayer& target) {
-    if (name.empty()) return;
-    Bind(absl::StrCat(prefix, std::string(name), ".weight"), target.weight, target.weight_grad)
-        .offset = config.norm_offset;
-  };
-  const LayerFormats formats =
-      plan.layers.empty() ? LayerFormats() : plan.layers[static_cast<size_t>(index)];
-  Site site = Site::kQkv;
-  const auto linear = [&](const char* name, bool has_bias, LinearLayer& target, Rows rows = {}) {
-    Use& use =
-        Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad, &target);
-    use.rows = rows;
-    use.format = formats.at(site);
-    if (!has_bias) return;
-    Bind(absl::StrCat(prefix, name, ".bias"), target.bias, target.bias_grad).rows = rows;
-  };
-  norm(config.norms.attention, layer.attention_norm);
-  const int64_t queries = config.num_heads * config.head_dim;
-  const int64_t keys = config.num_kv_heads * config.head_dim;
-  const bool qkv_bias = config.attention_qkv_bias;
-  if (config.fused_qkv) {
-    const char* const name = "self_attn.qkv_proj";
-    linear(name, qkv_bias, layer.q_proj, {0, queries});
-    linear(name, qkv_bias, layer.k_proj, {queries, queries + keys});
-    linear(name, qkv_bias, layer.v_proj, {queries + keys, queries + 2 * keys});
-  } else {
-    linear("self_attn.q_proj", qkv_bias, layer.q_proj);
-    linear("self_attn.k_proj", qkv_bias, layer.k_proj);
-    linear("self_attn.v_proj", qkv_bias, layer.v_proj);
-  }
-  site = Site::kO;
-  linear("self_attn.o_proj", config.attention_o_bias, layer.o_proj);
-  if (config.qk_norm != QkNorm::kNone) {
-    norm("self_attn.q_norm", layer.q_norm);
-    norm("self_attn.k_norm", layer.k_norm);
-  }
-  norm(config.norms.attention_out, layer.attention_out_norm);
-  norm(config.norms.mlp, layer.mlp_norm);
-  const int64_t inner = config.intermediate_size;
-  site = Site::kGateUp;
-  if (config.fused_gate_up) {
-    linear("mlp.gate_up_proj", config.mlp_bias, layer.gate_proj, {0, inner});
-    linear("mlp.gate_up_proj", config.mlp_bias, layer.up_proj, {inner, 2 * inner});
-  } else {
-    linear("mlp.gate_proj", config.mlp_bias, layer.gate_proj);
-    linear("mlp.up_proj", config.mlp_bias, layer.up_proj);
-  }
-  site = Site::kDown;
-  linear("mlp.down_proj", config.mlp_bias, layer.down_proj);
-  norm(config.norms.mlp_out, layer.mlp_out_norm);
-}
-
-void Policy::Impl::BindAll() {
-  const std::string embedding = "model.embed_tokens.weight";
-  binding_stage = static_cast<size_t>(config.num_layers) + 1;
-  Bind(embedding, weights.embedding, weights.embedding_grad).format = plan.head;
-  weights.layers.resize(static_cast<size_t>(config.num_layers));
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    binding_stage = static_cast<size_t>(config.num_layers - i);
-    BindLayer(i, weights.layers[static_cast<size_t>(i)]);
-  }
-  binding_stage = 0;
-  Bind("model.norm.weight", weights.final_norm.weight, weights.final_norm.weight_grad).offset =
-      config.norm_offset;
-  weights.final_norm.in_fp32 = true;
-  Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head.weight,
-       weights.head.weight_grad, &weights.head, /*is_head=*/true)
-      .format = plan.head;
-  weights.head.softcap = config.logit_softcap;
-}
-
-void Policy::Impl::FindStages() {
-  const auto count = static_cast<size_t>(config.num_layers + 2);
-  stages.resize(count);
-  uses_of.resize(count);
-  is_current.resize(count, false);
-  for (size_t i = 0; i < uses.size(); ++i) {
-    std::vector<size_t>& of_stage = stages[uses[i].stage];
-    const size_t parameter = uses[i].parameter;  // one that joins projections has several uses
-    if (of_stage.empty() || of_stage.back() != parameter) of_stage.push_back(parameter);
-    uses_of[uses[i].stage].push_back(i);
-  }
-}
-
-// Casts and packed weights are made here, once per weight change.
-void Policy::Impl::BeginStage(Pass pass, size_t stage) {
-  if (watch.begin) watch.begin(pass, stage);
-  if (is_current[stage]) return;
-  for (const size_t use : uses_of[stage]) RefreshWeight(uses[use]);
-  is_current[stage] = true;
-}
-
-void Policy::Impl::EndStage(Pass pass, size_t stage) {
-  if (watch.masters_come_and_go) {
-    for (const size_t use : uses_of[stage]) {
-      *uses[use].weight = at::Tensor();
-      if (uses[use].linear == nullptr) continue;
-      uses[use].linear->exact.reset();
-      uses[use].linear->backward_weight.reset();
-    }
-    is_current[stage] = false;
-  }
-  if (watch.end) watch.end(pass, stage);
-}
-
-LayerWatch Policy::Impl::Layers(Pass pass) {
-  const auto stage = [this](int64_t layer) {
-    return static_cast<size_t>(config.num_layers - layer);  // after the layers: kEmbedding
-  };
-  return {[=, this](int64_t layer) { BeginStage(pass, stage(layer)); },
-          [=, this](int64_t layer) { EndStage(pass, stage(layer)); }};
-}
-
-// bf16 values in fp32, [weight's shape]. They go through one buffer, because a temporary of each weight
-// would leave a hole in the heap: glibc 2.36 does not find an aligned block of the same size in it.
-at::Tensor Policy::Impl::RoundedToBf16(const at::Tensor& weight) {
-  if (!rounding_buffer.defined() || rounding_buffer.numel() < weight.numel()) {
-    rounding_buffer = at::empty({weight.numel()}, at::kBFloat16);
-  }
-  return rounding_buffer.narrow(0, 0, weight.numel())
-      .view(weight.sizes())
-      .copy_(weight)
-      .to(at::kFloat);
-}
-
-// How the server takes the inputs of this matrix.
-ExactInputs Policy::Impl::ExactInputsOf(const Use& use) const {
-  if (plan.int8_rows(use.format)) return use.is_head ? ExactInputs::kInt16 : ExactInputs::kInt8;
-  return dtype == ComputeDType::kBf16 && !use.is_head ? ExactInputs::kBf16
-                                                      : ExactInputs::kAsTheyAre;
-}
-
-// The embedding, norms and biases are read in fp32; for kExact, with the values that a server has.
-// On the CPU the head is, too: its logits are fp32, and its gradients are made like those of other
-// layers.
-void Policy::Impl::RefreshWeight(const Use& use) {
-  const bool on_cpu = device == Device::kCpu, emulated = on_cpu && !HasFastBf16();
-  const bool bf16 = dtype == ComputeDType::kBf16, exact = numerics == Numerics::kExact;
-  const bool in_bf16 = bf16 && use.linear != nullptr && !(on_cpu && use.is_head);
-  const at::Tensor master = use.rows.Of(parameters[use.parameter].master.detach());
-  at::Tensor weight = master;
-  const bool quantised = use.format.scheme != WeightScheme::kWide;
-  if (bf16 && (exact || quantised)) {
-    weight = use.rows.Of(AsPushed(parameters[use.parameter]));
-  } else if (in_bf16) {
-    weight = emulated ? RoundedToBf16(weight) : weight.to(at::kBFloat16);
-  }
-  if (on_cpu && exact && use.linear != nullptr) {
-    use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(weight, use.format));
-    use.linear->exact_inputs = ExactInputsOf(use);
-  }
-  if (quantised) {
-    weight = FakeQuantised(weight, use.format);
-    if (in_bf16) weight = emulated ? RoundedToBf16(weight) : weight.to(at::kBFloat16);
-  }
-  if (on_cpu && use.is_head && trainable && bf16 && !emulated) {
-    use.linear->backward_weight = (quantised ? weight : master).to(at::kBFloat16);
-  }
-  if (in_bf16) use.linear->round_inputs = emulated;
-  *use.weight = in_bf16 && !emulated ? weight : weight.to(at::kFloat);
-  if (use.offset != 0) *use.weight = use.weight->add(use.offset);
-}
-
-void Policy::Impl::PrepareGrads() {
-  for (const NamedParameter& parameter : parameters) {
-    at::Tensor& grad = parameter.master.mutable_grad();
-    if (!grad.defined()) grad = at::zeros_like(parameter.master);
-  }
-  for (const Use& use : uses) *use.grad = use.rows.Of(parameters[use.parameter].master.grad());
-}
-
 FinalRows Policy::Impl::TakeFinal(const at::Tensor& hidden, std::span<const int64_t> rows) const {
   FinalRows final{.hidden = ops->TakeRows(hidden, rows)};
-  final.normed = ops->RmsNorm(weights.final_norm, final.hidden, config.rms_norm_eps);
+  final.normed = ops->RmsNorm(weights->decoder().final_norm, final.hidden, config().rms_norm_eps);
   return final;
 }
 
@@ -391,17 +167,20 @@ std::unique_ptr<ScoreTape> Policy::Impl::Forward(const PackedRow& row, Targets t
   tape->options = options;
   if (options.with_gradient) tape->row = row;
   tape->decoder.inputs_only = checkpoint_activations;
-  const at::Tensor hidden = DecoderForward(
-      *ops, weights, row, options.with_gradient ? &tape->decoder : nullptr, Layers(Pass::kForward));
-  BeginStage(Pass::kForward, 0);
+  weights->SetPass(options.lora);
+  const DecoderWeights& decoder = weights->decoder();
+  const at::Tensor hidden =
+      DecoderForward(*ops, decoder, row, options.with_gradient ? &tape->decoder : nullptr,
+                     weights->Layers(Pass::kForward));
+  weights->BeginStage(Pass::kForward, 0);
   if (!tape->targets.positions.empty()) {
     tape->predicting = TakeFinal(hidden, tape->targets.sources);
     tape->chosen = ChosenTokenLogprobs(
-        *ops, tape->predicting.normed.value, weights.head, tape->targets.tokens,
+        *ops, tape->predicting.normed.value, decoder.head, tape->targets.tokens,
         options.temperature, options.with_gradient ? kMaxKeptLogits : 0, tape->targets.support);
   }
   if (!options.hidden_at.empty()) tape->asked = TakeFinal(hidden, options.hidden_at);
-  EndStage(Pass::kForward, 0);
+  weights->EndStage(Pass::kForward, 0);
   return tape;
 }
 
@@ -413,30 +192,32 @@ at::Tensor Policy::Impl::LogprobsBackward(ScoreTape& tape, const at::Tensor& log
     return OfTargets(of_row, positions, ops->device());
   };
   return ChosenTokenLogprobsBackward(
-      *ops, tape.predicting.normed.value, weights.head, tape.targets.tokens,
+      *ops, tape.predicting.normed.value, weights->decoder().head, tape.targets.tokens,
       tape.options.temperature, tape.chosen,
       logprobs_grad.defined() ? of_targets(logprobs_grad) : at::zeros_like(tape.chosen.logprobs),
       tape.targets.support, entropies_grad.defined() ? of_targets(entropies_grad) : at::Tensor());
 }
 
 void Policy::Impl::Backward(ScoreTape& tape, torch::autograd::variable_list& grads) {
-  PrepareGrads();
+  weights->PrepareGrads();
+  weights->SetPass(tape.options.lora);
   const int64_t num_tokens = tape.row.num_tokens();
   at::Tensor hidden_grad;
   const auto add = [&](const FinalRows& rows, std::span<const int64_t> places,
                        const at::Tensor& normed_grad) {
     at::Tensor of_rows;
-    ops->RmsNormBackward(weights.final_norm, rows.hidden, rows.normed.rstd, normed_grad, of_rows);
+    ops->RmsNormBackward(weights->decoder().final_norm, rows.hidden, rows.normed.rstd, normed_grad, of_rows);
     const at::Tensor spread = ops->SpreadRows(of_rows, places, num_tokens);
     hidden_grad = hidden_grad.defined() ? hidden_grad.add_(spread) : spread;
   };
-  BeginStage(Pass::kBackward, 0);
+  weights->BeginStage(Pass::kBackward, 0);
   if (grads[0].defined() || grads[1].defined()) {
     add(tape.predicting, tape.targets.sources, LogprobsBackward(tape, grads[0], grads[1]));
   }
   if (grads[2].defined()) add(tape.asked, tape.options.hidden_at, grads[2].contiguous());
-  EndStage(Pass::kBackward, 0);
-  DecoderBackward(*ops, weights, tape.row, tape.decoder, hidden_grad, Layers(Pass::kBackward));
+  weights->EndStage(Pass::kBackward, 0);
+  DecoderBackward(*ops, weights->decoder(), tape.row, tape.decoder, hidden_grad,
+                  weights->Layers(Pass::kBackward));
 }
 
 void Policy::Impl::AttachBackward(std::unique_ptr<ScoreTape> tape, TokenScores& scores) {
@@ -471,33 +252,22 @@ Policy::~Policy() = default;
 absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig& config,
                                                                ComputeDType dtype, bool trainable,
                                                                Numerics numerics, Device device,
-                                                               const QuantisationPlan& plan) {
+                                                               const PolicyForm& form) {
+  const QuantisationPlan& plan = form.quantised;
   if ((plan.quantises() || plan.kv != KvFormat::kDtype) && numerics == Numerics::kExact &&
       device == Device::kCuda) {
     return Unimplemented(
         "trainer.device cuda with numerics exact and fake_quantise: use device cpu, or numerics "
         "fast");
   }
+  TANDEM_RETURN_IF_ERROR(CheckLora(form, numerics, device));
   return CatchTorch("policy", [&]() -> absl::StatusOr<std::unique_ptr<Policy>> {
     auto impl = std::make_unique<Impl>();
     TANDEM_ASSIGN_OR_RETURN(impl->ops, MakeOps(config, dtype, numerics, device, plan.kv));
-    impl->device = device;
-    impl->config = config;
-    impl->dtype = dtype;
-    impl->trainable = trainable;
-    impl->plan = plan;
-    impl->numerics = numerics;
-    impl->weights.config = config;
-    impl->weights.rotary = RotaryEmbeddings(config);
-    for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
-      at::Tensor master =
-          at::empty(spec.shape, at::TensorOptions(at::kFloat).device(impl->ops->device()));
-      SetStored(master, false);
-      master.requires_grad_(trainable);
-      impl->parameters.push_back({spec.name, std::move(master)});
-    }
-    impl->BindAll();
-    impl->FindStages();
+    TANDEM_ASSIGN_OR_RETURN(
+        impl->weights,
+        PolicyWeights::Create(config, {dtype, trainable, numerics, device, plan, form.lora},
+                              *impl->ops));
     return std::unique_ptr<Policy>(new Policy(std::move(impl)));
   });
 }
@@ -506,27 +276,34 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config
                                                        const std::vector<HostTensor>& tensors,
                                                        ComputeDType dtype, bool trainable,
                                                        Numerics numerics, Device device,
-                                                       const QuantisationPlan& plan) {
+                                                       const PolicyForm& form) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
-                          CreateUnfilled(config, dtype, trainable, numerics, device, plan));
-  const std::vector<NamedParameter>& parameters = policy->parameters();
+                          CreateUnfilled(config, dtype, trainable, numerics, device, form));
+  const auto fill = [](const NamedParameter& parameter, const at::Tensor& values) {
+    TANDEM_CHECK(values.sizes() == parameter.master.sizes());
+    const at::NoGradGuard no_grad;
+    SetStored(parameter.master, true);
+    parameter.master.copy_(values);
+  };
+  const PolicyWeights& weights = *policy->impl_->weights;
+  const std::vector<NamedParameter>& parameters = weights.model();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (i >= tensors.size() || tensors[i].spec.name != parameters[i].name) {
       return InvalidArgument("tensor ", i, " of the model must be ", parameters[i].name);
     }
     TANDEM_ASSIGN_OR_RETURN(const at::Tensor values, AsMaster(tensors[i]));
-    TANDEM_CHECK(values.sizes() == parameters[i].master.sizes());
-    const at::NoGradGuard no_grad;
-    SetStored(parameters[i].master, true);
-    parameters[i].master.copy_(values);
+    fill(parameters[i], values);
   }
+  if (!weights.adapters().enabled()) return policy;
+  const std::vector<at::Tensor> initial = InitialAdapters(weights.adapters(), /*seed=*/0);
+  for (size_t i = 0; i < initial.size(); ++i) fill(weights.parameters()[i], initial[i]);
   return policy;
 }
 
 absl::StatusOr<TokenScores> Policy::Run(const PackedRow& row, const PassOptions& options) {
   TANDEM_CHECK(options.temperature > 0);
-  TANDEM_CHECK(!options.with_gradient || impl_->trainable);
-  TANDEM_ASSIGN_OR_RETURN(Targets targets, FindTargets(row, impl_->config.vocab_size));
+  TANDEM_CHECK(!options.with_gradient || impl_->weights->trainable());
+  TANDEM_ASSIGN_OR_RETURN(Targets targets, FindTargets(row, impl_->config().vocab_size));
   if (!options.logprobs) targets = {};
   const int64_t num_tokens = row.num_tokens();
   return CatchTorch(absl::StrCat("scoring a row of ", num_tokens, " tokens"), [&] {
@@ -546,28 +323,34 @@ absl::StatusOr<TokenScores> Policy::Run(const PackedRow& row, const PassOptions&
   });
 }
 
-void Policy::WeightsChanged(Rounding rounding) {
-  impl_->rounding = rounding;
-  impl_->is_current.assign(impl_->is_current.size(), false);
-}
+void Policy::WeightsChanged(Rounding rounding) { impl_->weights->WeightsChanged(rounding); }
+
+void Policy::BaseChanged() { impl_->weights->BaseChanged(); }
+
+const std::vector<NamedParameter>& Policy::base() const { return impl_->weights->base(); }
+
+const PolicyAdapters& Policy::adapters() const { return impl_->weights->adapters(); }
 
 void Policy::CheckpointActivations(bool checkpoint) { impl_->checkpoint_activations = checkpoint; }
 
-void Policy::Watch(PassWatch watch) { impl_->watch = std::move(watch); }
+void Policy::Watch(PassWatch watch) { impl_->weights->Watch(std::move(watch)); }
 
 void Policy::RunEmptyPass(Pass pass) {
-  const size_t count = impl_->stages.size();
+  const PassWatch& watch = impl_->weights->watch();
+  const size_t count = stages().size();
   for (size_t i = 0; i < count; ++i) {
     const size_t stage = pass == Pass::kForward ? count - 1 - i : i;
-    if (impl_->watch.begin) impl_->watch.begin(pass, stage);
-    if (impl_->watch.end) impl_->watch.end(pass, stage);
+    if (watch.begin) watch.begin(pass, stage);
+    if (watch.end) watch.end(pass, stage);
   }
 }
 
-const std::vector<std::vector<size_t>>& Policy::stages() const { return impl_->stages; }
+const std::vector<std::vector<size_t>>& Policy::stages() const { return impl_->weights->stages(); }
 
-const std::vector<NamedParameter>& Policy::parameters() const { return impl_->parameters; }
+const std::vector<NamedParameter>& Policy::parameters() const {
+  return impl_->weights->parameters();
+}
 
-const ModelConfig& Policy::config() const { return impl_->config; }
+const ModelConfig& Policy::config() const { return impl_->config(); }
 
 }  // namespace tandem::trainer

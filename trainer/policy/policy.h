@@ -9,7 +9,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,14 +19,12 @@
 #include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/experience/packed_rows.h"
+#include "trainer/policy/named_parameter.h"
+#include "trainer/policy/pass_watch.h"
+#include "trainer/policy/adapters/policy_adapters.h"
 #include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {
-
-struct NamedParameter {
-  std::string name;   // Hugging Face name
-  at::Tensor master;  // fp32, contiguous; a leaf that requires grad (except in a frozen policy)
-};
 
 // The tensor as fp32, contiguous: a view of its bytes where they are that already.
 //   INVALID_ARGUMENT  not of a float dtype
@@ -50,22 +47,15 @@ struct PassOptions {
   bool logprobs = true;                 // false: of a model that is a trunk only
   bool entropy_gradient = false;        // with_gradient, of the entropies too
   std::vector<int64_t> hidden_at = {};  // tokens of the row, in any order and repeated
+  // Of a policy with adapters. Without them it is the model that they were added to: the reference
+  // policy of a run, without a second copy.
+  LoraPass lora = {};
 };
 
-// A pass goes through the parts of the model, called its stages: forward from the embedding to the
-// head, backward from the head to the embedding. They are counted in the order of the backward
-// pass: 0 is the head with the final norm, then come the layers from the last to the first, and the
-// embedding is the end. (The data path has stages too; those have nothing to do with these.)
-enum class Pass { kForward, kBackward };
-
-// Calls that a pass makes, on its thread.
-struct PassWatch {
-  // `begin` is called before a stage reads its parameters' masters or writes their gradients, `end`
-  // after it did. After a backward stage the gradients of parameters that no later stage uses are
-  // complete for this pass.
-  std::function<void(Pass pass, size_t stage)> begin, end;
-  // Masters have memory only from begin to end, so no cast of them may be kept.
-  bool masters_come_and_go = false;
+// What a policy has beside the model.
+struct PolicyForm {
+  QuantisationPlan quantised;  // of this model, or without layers: what servers quantise
+  LoraOptions lora;
 };
 
 class Policy {
@@ -75,27 +65,28 @@ class Policy {
   // them to a server of `dtype`, and gradients go straight through the cast to the masters. On a
   // device, masters and gradients lie there, and the head takes bf16 in too: its inputs as two
   // parts, 16 significand bits.
-  // Where `plan` (of this model, or empty) quantises a matrix, the forward has the weights that a
+  // Where `form.quantised` quantises a matrix, the forward has the weights that a
   // server with that plan makes of a push of the masters, and gradients go straight through to the
   // masters (fake quantisation, as in Jacob et al. 2018); kExact also quantises inputs as the server
   // does.
-  //   INVALID_ARGUMENT  a tensor is missing (named) or of no float dtype
+  //   INVALID_ARGUMENT  a tensor is missing (named) or of no float dtype; errors of LoraModules;
+  //                     adapters with dropout and kExact, or with a plan that quantises and kFast
   //   FAILED_PRECONDITION  a device in a build without CUDA
-  //   UNIMPLEMENTED     sizes that the kernels of a device do not take; a plan that quantises with
-  //                     kExact on a device
+  //   UNIMPLEMENTED     sizes that the kernels of a device do not take; a plan that quantises, or
+  //                     adapters, with kExact on a device
   static absl::StatusOr<std::unique_ptr<Policy>> Create(const ModelConfig& config,
                                                         const std::vector<HostTensor>& tensors,
                                                         ComputeDType dtype, bool trainable,
                                                         Numerics numerics = Numerics::kFast,
                                                         Device device = Device::kCpu,
-                                                        const QuantisationPlan& plan = {});
+                                                        const PolicyForm& form = {});
   // The same with masters that have no memory yet (tensor_memory.h). The caller gives it, fills
   // them and calls WeightsChanged.
   static absl::StatusOr<std::unique_ptr<Policy>> CreateUnfilled(const ModelConfig& config,
                                                                 ComputeDType dtype, bool trainable,
                                                                 Numerics numerics,
                                                                 Device device = Device::kCpu,
-                                                                const QuantisationPlan& plan = {});
+                                                                const PolicyForm& form = {});
   ~Policy();
 
   // Log-probs of row.token_ids[t] given what it may attend to, where row.is_target[t], over
@@ -121,6 +112,9 @@ class Policy {
   // them.
   void WeightsChanged(Rounding rounding = Rounding::kNearest);
 
+  // To be called after the masters of base() changed too.
+  void BaseChanged();
+
   // Sets the calls for every stage of every pass from now on. A row without targets has no passes.
   void Watch(PassWatch watch);
 
@@ -130,7 +124,10 @@ class Policy {
   // The parameters that each stage uses. A head that is tied to the embedding is in the first and
   // in the last.
   const std::vector<std::vector<size_t>>& stages() const;
-  const std::vector<NamedParameter>& parameters() const;
+  const std::vector<NamedParameter>& parameters() const;  // what is trained
+  // With adapters: the model's tensors, in ModelTensors order, which stay as they are.
+  const std::vector<NamedParameter>& base() const;
+  const PolicyAdapters& adapters() const;
   const ModelConfig& config() const;
 
  private:

@@ -40,6 +40,8 @@ struct LearnerState {
   std::vector<TensorSource> optimizer;  // moments in F32, by names of their own
   int64_t num_updates = 0;
   std::map<std::string, double> numbers = {};  // TrainStep::numbers
+  // Where `weights` are adapters of the model: adapter_config.json of their PEFT directory.
+  std::string adapter_config = {};
 };
 
 // The weights under which completions are scored: the live masters or kept ones, and with `as_bf16`

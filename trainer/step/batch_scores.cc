@@ -20,13 +20,14 @@ std::vector<std::span<const float>> AsSpans(const std::vector<at::Tensor>& rows)
 
 // The rows that need a pass of their own before the first update. Those of the first minibatch need
 // none, because its training pass sees the weights that the step starts from. Later minibatches see
-// later weights, so their rows are scored in every mode. That includes bypass, where the loss does
+// later weights, and with dropout its training pass leaves inputs out, so those rows are scored in
+// every mode. That includes bypass, where the loss does
 // not read them: drift metrics, captures and the additive split are about the weights that the step
 // starts from.
 Minibatch ProximalRows(const StepModels& models, const ScoringOptions& options,
                        const ExperienceBatch& batch) {
   const bool pooled = options.kl.coefficient > 0 || models.critic != nullptr ||
-                      options.step.correction.batch_normalise;
+                      options.step.correction.batch_normalise || models.dropout_seed != 0;
   return {.begin = pooled ? 0 : batch.minibatches.front().end,
           .end = static_cast<int64_t>(batch.microbatches.size())};
 }
@@ -103,11 +104,11 @@ absl::StatusOr<offpolicy::Correction> CorrectRow(const Microbatch& micro,
   return correction;
 }
 
-absl::Status ScoreRows(PlacedPolicy& model, double temperature, const Minibatch& rows,
+absl::Status ScoreRows(PlacedPolicy& model, const PassOptions& options, const Minibatch& rows,
                        RowPasses& passes, std::vector<at::Tensor>& logprobs) {
   return passes.Forward(model, rows, [&](size_t m) -> absl::Status {
-    TANDEM_ASSIGN_OR_RETURN(const TokenScores scores, model.Run(passes.batch().microbatches[m].row,
-                                                                {.temperature = temperature}));
+    TANDEM_ASSIGN_OR_RETURN(const TokenScores scores,
+                            model.Run(passes.batch().microbatches[m].row, options));
     logprobs[m] = scores.logprobs;
     return absl::OkStatus();
   });
@@ -124,9 +125,12 @@ absl::StatusOr<BatchScores> ScoreBatch(StepModels& models, const ScoringOptions&
   if (rows.begin != rows.end) {
     TANDEM_RETURN_IF_ERROR(ScoreProximal(models, rows, passes, scores.proximal, hidden));
   }
-  if (models.reference != nullptr) {
-    TANDEM_RETURN_IF_ERROR(ScoreRows(*models.reference, models.temperature, passes.AllRows(),
-                                     passes, scores.reference));
+  if (models.has_reference()) {
+    PlacedPolicy& reference = models.reference ? *models.reference : *models.policy;
+    TANDEM_RETURN_IF_ERROR(ScoreRows(reference,
+                                     {.temperature = models.temperature,
+                                      .lora = {.enabled = !models.reference_is_base}},
+                                     passes.AllRows(), passes, scores.reference));
   }
   if (models.critic != nullptr) {
     report.critic.emplace();

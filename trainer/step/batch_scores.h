@@ -45,8 +45,8 @@ absl::StatusOr<BatchScores> ScoreBatch(StepModels& models, const ScoringOptions&
                                        RowPasses& passes, ExperienceBatch& batch,
                                        StepReport& report);
 
-// Log-probs of this rank's `rows` without a gradient, at the temperature of the trained policy.
-absl::Status ScoreRows(PlacedPolicy& model, double temperature, const Minibatch& rows,
+// Log-probs of this rank's `rows`; `options` asks for no gradient.
+absl::Status ScoreRows(PlacedPolicy& model, const PassOptions& options, const Minibatch& rows,
                        RowPasses& passes, std::vector<at::Tensor>& logprobs);
 
 // Stage 6 for one row, before it is divided by the batch's mean weight. With loss.kind preference

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/check.h"
+
 namespace tandem::rollout {
 namespace {
 
@@ -503,6 +505,13 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::Pack(
   return PackModelWeights(
       config_, tensors, dtype, plan_,
       std::unique_ptr<ModelWeights>(static_cast<ModelWeights*>(spare.release())));
+}
+
+absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::PackAs(
+    const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const {
+  TANDEM_CHECK(plan.activations == plan_.activations && plan.kv == plan_.kv);
+  const DType dtype = dtype_ == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
+  return PackModelWeights(config_, tensors, dtype, plan);
 }
 
 bool ModelRunner::Packed(const StagedWeights* weights) const {

@@ -41,6 +41,8 @@ class ModelRunner : public TokenRunner {
 
   absl::StatusOr<std::unique_ptr<StagedWeights>> Pack(
       const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const override;
+  absl::StatusOr<std::unique_ptr<StagedWeights>> PackAs(
+      const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const override;
   bool Packed(const StagedWeights* weights) const override;
   // Calls on_logits from several threads. OK always.
   absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,

@@ -31,6 +31,11 @@ absl::StatusOr<SampledToken> DrawOnHost(const TokenDraw& draw, std::span<const f
                      UniformDraw(draw.params->seed, draw.index, draw.position));
 }
 
+absl::StatusOr<std::unique_ptr<StagedWeights>> TokenRunner::PackAs(const std::vector<HostTensor>&,
+                                                                   const QuantisationPlan&) const {
+  return Unimplemented("this engine does not quantise");
+}
+
 absl::StatusOr<std::unique_ptr<ArrivingWeights>> TokenRunner::Arrive(
     std::unique_ptr<StagedWeights> spare,
     std::function<void(std::unique_ptr<StagedWeights>)> give_back) const {

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/forward_arithmetic.h"
 #include "common/model/numerics.h"
+#include "common/model/quantisation_plan.h"
 #include "common/tensor/machine_limits.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/staged_weights.h"
@@ -64,6 +65,12 @@ class TokenRunner {
   //   RESOURCE_EXHAUSTED  no device memory
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Pack(
       const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const = 0;
+
+  // As Pack in fresh memory, quantised by `plan` instead of the runner's own, whose activations and KV
+  // it must have and of whose quantised matrices it may leave some wide.
+  //   UNIMPLEMENTED  this runner does not quantise, as in this default
+  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> PackAs(
+      const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const;
 
   // Were these weights made by Pack or Arrive of such a runner?
   virtual bool Packed(const StagedWeights* weights) const = 0;

@@ -154,7 +154,7 @@ TEST(PolicyFakeQuantiseTest, GivesTheScoresAndGradientsOfTheStoredWeights) {
       const auto plan = MakeQuantisationPlan(config, {.weights = scheme});
       ASSERT_THAT(plan, IsOk());
       const auto faked = Policy::Create(config, ToyWeights(config), dtype, true, Numerics::kFast,
-                                        Device::kCpu, *plan)
+                                        Device::kCpu, {*plan})
                              .value();
       const auto plain = MakePolicy(config), stored = MakePolicy(config, dtype);
       for (const NamedParameter& parameter : stored->parameters()) {

@@ -176,7 +176,9 @@ at::Tensor CpuLayerOps::LinearBackward(const LinearLayer& layer, const at::Tenso
                                        const at::Tensor& y_grad) const {
   const at::Tensor& weight = layer.backward_weight.defined() ? layer.backward_weight : layer.weight;
   const at::Tensor y_grad_operand = Operand(layer, weight, y_grad);
-  AddWeightGrad(y_grad_operand, Operand(layer, weight, x), layer.weight_grad);
+  if (layer.weight_grad.defined()) {
+    AddWeightGrad(y_grad_operand, Operand(layer, weight, x), layer.weight_grad);
+  }
   if (layer.bias.defined()) layer.bias_grad.add_(y_grad.sum(0));
   return As(LinearForward(y_grad_operand, weight.t()), at::kFloat);
 }

@@ -121,7 +121,9 @@ at::Tensor DeviceLayerOps::LinearBackward(const LinearLayer& layer, const at::Te
                                           const at::Tensor& y_grad) const {
   const at::ScalarType type = layer.weight.scalar_type();
   const at::Tensor operand = As(y_grad, type);
-  AddProduct(operand.t(), As(x, type), layer.weight_grad);
+  if (layer.weight_grad.defined()) {
+    AddProduct(operand.t(), As(x, type), layer.weight_grad);
+  }
   if (layer.bias.defined()) layer.bias_grad.add_(y_grad.sum(0, /*keepdim=*/false, at::kFloat));
   return at::mm(operand, layer.weight);
 }
