@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "common/model/safetensors.h"
+#include "common/lora/adapted_model.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/policy/policy.h"
 
@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<trainer::Policy>> LoadPolicy(const std::string& m
                                                             bool bf16, Numerics numerics,
                                                             const QuantisationOptions& quantised) {
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model_directory));
-  TANDEM_ASSIGN_OR_RETURN(auto tensors, ReadModelTensors(model_directory));
+  TANDEM_ASSIGN_OR_RETURN(auto tensors, ReadAdaptedTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(config, std::move(tensors)));
   const auto dtype = bf16 ? ComputeDType::kBf16 : ComputeDType::kFp32;
   TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan, MakeQuantisationPlan(config, quantised));

@@ -9,6 +9,8 @@
 #include "cli/io/json_lines.h"
 #include "common/base/status_macros.h"
 #include "common/hub/resolve.h"
+#include "common/lora/adapted_model.h"
+#include "common/lora/peft_files.h"
 #include "common/model/safetensors.h"
 
 namespace tandem::cli {
@@ -40,6 +42,7 @@ absl::Status CheckModelDirectory(const std::string& directory) {
       }
     }
     const std::filesystem::path weights = std::filesystem::path(directory) / "model.safetensors";
+    if (missing.empty() && IsPeftDirectory(directory)) return BaseDirectory(directory).status();
     if (missing.empty() && !std::filesystem::exists(weights, ignored) &&
         !std::filesystem::exists(weights.string() + ".index.json", ignored)) {
       missing = "no model.safetensors";
@@ -51,6 +54,11 @@ absl::Status CheckModelDirectory(const std::string& directory) {
     }
   }
   if (missing.empty()) return absl::OkStatus();
+  if (IsPeftDirectory(directory)) {
+    return NotFound("model ", directory, ": ", missing,
+                    "; it holds an adapter alone, and tandem export ", directory,
+                    " --out DIR merges it into its base");
+  }
   return NotFound("model ", directory, ": ", missing, WhatAModelIs(directory));
 }
 
@@ -81,7 +89,8 @@ absl::Status FindTokenizer(std::string* model) {
 }
 
 absl::StatusOr<std::string> ChooseDType(const std::string& directory, const std::string& asked) {
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadModelTensors(directory));
+  TANDEM_ASSIGN_OR_RETURN(const std::string base, BaseDirectory(directory));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadModelTensors(base));
   const bool is_bf16 = std::ranges::all_of(
       tensors, [](const HostTensor& tensor) { return tensor.spec.dtype == DType::kBF16; });
   if (asked == "bf16" && !is_bf16) {

@@ -23,7 +23,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
-#include "common/model/safetensors.h"
+#include "common/lora/adapted_model.h"
 #include "common/process/memory.h"
 #include "common/weights/digest.h"
 #include "trainer/critic/critic_options.h"
@@ -152,7 +152,7 @@ absl::Status SupervisedSession::Join(bool takes_heads) {
   TANDEM_ASSIGN_OR_RETURN(
       ranks_, trainer::ProcessGroup::Join(self_, {.shard_parameters = flags_.run.shard_parameters},
                                           device, flags_.command, Settings()));
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(flags_.model));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadAdaptedTensors(flags_.model));
   TANDEM_RETURN_IF_ERROR(trainer::WithExitCode(trainer::TakeHead(flags_.model, tensors, head_),
                                                ExitCode::kBadModelOrData));
   if (head_.has_value() && !takes_heads) {

@@ -16,7 +16,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
-#include "common/model/safetensors.h"
+#include "common/lora/adapted_model.h"
 #include "common/options/command_line.h"
 #include "common/weights/digest.h"
 #include "trainer/preferences/preference_loss_options.h"
@@ -106,7 +106,7 @@ absl::Status ReadReference(const PreferenceFlags& flags, const SupervisedSession
                            "other tokens");
   }
   TANDEM_ASSIGN_OR_RETURN(config, ReadModelConfig(directory));
-  TANDEM_ASSIGN_OR_RETURN(weights, ReadModelTensors(directory));
+  TANDEM_ASSIGN_OR_RETURN(weights, ReadAdaptedTensors(directory));
   TANDEM_ASSIGN_OR_RETURN(weights, MatchModelTensors(config, std::move(weights)));
   return absl::OkStatus();
 }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "common/model/safetensors.h"
+#include "common/lora/adapted_model.h"
 #include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/faults/faulty_weights.h"
@@ -171,7 +171,7 @@ absl::StatusOr<const std::vector<HostTensor>*> RecordReplay::Tensors(int64_t ver
   if (known != tensors_.end()) return &known->second;
   std::vector<HostTensor> tensors;
   if (version == kInitialVersion) {
-    TANDEM_ASSIGN_OR_RETURN(tensors, ReadModelTensors(model_));
+    TANDEM_ASSIGN_OR_RETURN(tensors, ReadAdaptedTensors(model_));
     TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(engine_.config(), std::move(tensors)));
     for (HostTensor& tensor : tensors) {
       TANDEM_ASSIGN_OR_RETURN(tensor, CastNearest(tensor, engine_.weight_dtype()));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/lora/adapted_model.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/nearest_cast.h"
 #include "common/weights/digest.h"
@@ -43,7 +44,7 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Masters(int64_t version)
   }
   std::vector<HostTensor> tensors;
   if (!carried && fs::is_directory(fallback_)) {
-    TANDEM_ASSIGN_OR_RETURN(tensors, ReadModelTensors(fallback_));
+    TANDEM_ASSIGN_OR_RETURN(tensors, ReadAdaptedTensors(fallback_));
   } else {
     const std::string file = carried ? absl::StrCat(path_, "/", known->masters) : fallback_;
     TANDEM_ASSIGN_OR_RETURN(SafetensorsFile read, ReadSafetensors(file));

@@ -11,8 +11,8 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/lora/adapted_model.h"
 #include "common/model/numerics_self_test.h"
-#include "common/model/safetensors.h"
 #include "common/tensor/instruction_set.h"
 #include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/cuda/cuda_runner.h"
@@ -467,7 +467,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   Model model;
   TANDEM_ASSIGN_OR_RETURN(model.config, ReadModelConfig(model_directory));
   TANDEM_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(model_directory));
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadModelTensors(model_directory));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadAdaptedTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> matched,
                           MatchModelTensors(model.config, std::move(read)));
   TANDEM_RETURN_IF_ERROR(CheckFaults(options.faults, model.config));

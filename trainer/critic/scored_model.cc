@@ -7,7 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
-#include "common/model/safetensors.h"
+#include "common/lora/adapted_model.h"
 #include "nlohmann/json.hpp"
 #include "trainer/critic/critic_options.h"
 
@@ -57,7 +57,7 @@ absl::StatusOr<ScoredModel> ReadScoredModel(const std::string& directory) {
   TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(directory + "/config.json"));
   model.of_tokens =
       HasTask(ordered_json::parse(config, nullptr, /*allow_exceptions=*/false), kTokenTask);
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(directory));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadAdaptedTensors(directory));
   TANDEM_RETURN_IF_ERROR(TakeHead(directory, tensors, model.head));
   if (model.head.has_value()) {
     const std::vector<int64_t>& shape = model.head->spec.shape;

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/hub/resolve.h"
-#include "common/model/safetensors.h"
+#include "common/lora/adapted_model.h"
 #include "common/tensor/host_tensor_conversion.h"
 #include "drift_lab/referee/forward/referee_tensors.h"
 
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 absl::StatusOr<std::unique_ptr<RefereeTensors>> LoadTensors(const ModelConfig& config,
                                                             const std::string& directory) {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadModelTensors(directory));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadAdaptedTensors(directory));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> matched,
                           MatchModelTensors(config, std::move(read)));
   auto tensors = std::make_unique<RefereeTensors>();
