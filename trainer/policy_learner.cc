@@ -18,6 +18,7 @@
 #include "common/tensor/instruction_set.h"
 #include "common/weights/digest.h"
 #include "trainer/critic/scored_model.h"
+#include "trainer/optimizer/placed_policy.h"
 #include "trainer/policy/libtorch_version.h"
 #include "trainer/ranks/cuda_device.h"
 #include "trainer/ranks/device_choice.h"
@@ -50,12 +51,6 @@ std::vector<HostTensor> AsBf16(const std::vector<TensorPart>& masters, Rounding 
     for (size_t i = 0; i < bits.size(); ++i) widened[i] = Bf16ToFloat(bits[i]);
   }
   return cast;
-}
-
-std::vector<HostTensor> ValuesOf(const std::vector<TensorPart>& parts) {
-  std::vector<HostTensor> values;
-  for (const TensorPart& part : parts) values.push_back(part.values);
-  return values;
 }
 
 // The memory of the first step, where it can be told apart.
@@ -123,7 +118,12 @@ class PolicyLearner : public Learner {
                                       const ScoredWeights& weights) override {
     if (weights.masters == nullptr && !weights.as_bf16) return step_->Score(groups);
     TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> own, MastersOf(weights));
-    if (step_->has_adapters()) return step_->ScoreAdapted(ValuesOf(own), weights.as_bf16, groups);
+    if (step_->has_adapters() && weights.as_bf16) {
+      const std::vector<HostTensor> adapters = ValuesOf(own);
+      TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> merged,
+                              step_->MergedMasters(DType::kBF16, adapters));
+      return step_->ScoreModel(AsBf16(merged, weights.rounding), weights.rounding, groups);
+    }
     return step_->ScoreUnder(weights.as_bf16 ? AsBf16(own, weights.rounding) : ValuesOf(own),
                              weights.rounding, groups);
   }
@@ -136,9 +136,7 @@ class PolicyLearner : public Learner {
     if (device_ != Device::kCuda) ReturnFreedMemory();  // what the passes held
     CastWeights cast = {.rounding =
                             step_->num_updates() == 0 ? Rounding::kNearest : cast_.rounding};
-    // Merged weights are rounded to nearest, as whoever merges the adapters elsewhere rounds them.
     const bool merges = step_->has_adapters();
-    if (merges) cast.rounding = Rounding::kNearest;
     TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> held,
                             merges ? step_->MergedMasters(dtype) : step_->HeldMasters());
     TANDEM_ASSIGN_OR_RETURN(CastParts parts, caster_.Cast(held, dtype, cast.rounding));

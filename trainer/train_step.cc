@@ -14,7 +14,6 @@
 #include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/drift/peer_metrics.h"
-#include "common/tensor/nearest_cast.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/drift/drift_record.h"
 #include "trainer/loss/kl_controller.h"
@@ -96,6 +95,11 @@ struct TrainStep::Impl {
     own.lora_seed = seed;
     own.lora_start = lora_start;
     return own;
+  }
+  // The policy's weights are those of the last update again.
+  void WeightsStand() {
+    models.policy->policy().WeightsChanged(
+        models.optimizer->num_updates() == 0 ? Rounding::kNearest : models.rounding);
   }
   absl::Status MakeCritic(const TrainStepSetup& setup);
   absl::StatusOr<GroupLogprobs> Score(PlacedPolicy& frozen,
@@ -361,38 +365,31 @@ absl::StatusOr<GroupLogprobs> TrainStep::Score(
 absl::StatusOr<GroupLogprobs> TrainStep::ScoreUnder(
     std::span<const HostTensor> own_masters, Rounding rounding,
     std::span<const experience::v1::ScoredGroup> groups) {
+  PlacedPolicy& policy = *impl_->models.policy;
+  if (has_adapters()) {  // they are small: others take their place for a while
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> live, policy.CopyOwnMasters());
+    TANDEM_RETURN_IF_ERROR(policy.FillOwn(own_masters));
+    policy.policy().WeightsChanged(rounding);
+    auto scores = impl_->Score(policy, groups);
+    TANDEM_RETURN_IF_ERROR(policy.FillOwn(ValuesOf(live)));
+    impl_->WeightsStand();
+    return scores;
+  }
   TANDEM_ASSIGN_OR_RETURN(
-      const auto other, PlacedPolicy::Create(impl_->models.policy->policy().config(),
-                                             impl_->Plain(/*trainable=*/false)));
+      const auto other,
+      PlacedPolicy::Create(policy.policy().config(), impl_->Plain(/*trainable=*/false)));
   TANDEM_RETURN_IF_ERROR(other->FillOwn(own_masters));
   other->policy().WeightsChanged(rounding);
   return impl_->Score(*other, groups);
 }
 
-absl::StatusOr<GroupLogprobs> TrainStep::ScoreAdapted(
-    std::span<const HostTensor> own_masters, bool as_bf16,
+absl::StatusOr<GroupLogprobs> TrainStep::ScoreModel(
+    const std::vector<HostTensor>& tensors, Rounding rounding,
     std::span<const experience::v1::ScoredGroup> groups) {
-  PlacedPolicy& policy = *impl_->models.policy;
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> live, policy.CopyOwnMasters());
-  TANDEM_RETURN_IF_ERROR(policy.FillOwn(own_masters));
-  const auto score = [&]() -> absl::StatusOr<GroupLogprobs> {
-    if (!as_bf16) return impl_->Score(policy, groups);
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> merged,
-                            policy.MergedMasters(DType::kBF16));
-    std::vector<HostTensor> served;
-    for (const TensorPart& part : merged) {
-      TANDEM_ASSIGN_OR_RETURN(const HostTensor bf16, CastNearest(part.values, DType::kBF16));
-      served.push_back(bf16);
-    }
-    TANDEM_ASSIGN_OR_RETURN(
-        const auto other, Place(policy.policy().config(), served, impl_->Plain(false)));
-    return impl_->Score(*other, groups);
-  };
-  absl::StatusOr<GroupLogprobs> scores = score();
-  std::vector<HostTensor> values;
-  for (const TensorPart& part : live) values.push_back(part.values);
-  TANDEM_RETURN_IF_ERROR(policy.FillOwn(values));
-  return scores;
+  TANDEM_ASSIGN_OR_RETURN(const auto other, Place(impl_->models.policy->policy().config(), tensors,
+                                                  impl_->Plain(/*trainable=*/false)));
+  other->policy().WeightsChanged(rounding);
+  return impl_->Score(*other, groups);
 }
 
 absl::StatusOr<double> TrainStep::DistanceFrom(const std::vector<HostTensor>& tensors) const {
@@ -412,8 +409,11 @@ absl::StatusOr<std::vector<TensorPart>> TrainStep::HeldMasters() const {
   return impl_->models.policy->HeldMasters();
 }
 bool TrainStep::has_adapters() const { return impl_->models.policy->policy().adapters().enabled(); }
-absl::StatusOr<std::vector<TensorPart>> TrainStep::MergedMasters(DType dtype) {
-  return impl_->models.policy->MergedMasters(dtype);
+absl::StatusOr<std::vector<TensorPart>> TrainStep::MergedMasters(
+    DType dtype, std::span<const HostTensor> own) {
+  TANDEM_ASSIGN_OR_RETURN(auto merged, impl_->models.policy->MergedMasters(dtype, own));
+  impl_->WeightsStand();
+  return merged;
 }
 absl::StatusOr<std::vector<TensorPart>> TrainStep::CopyOwnMasters() const {
   return impl_->models.policy->CopyOwnMasters();
@@ -499,7 +499,7 @@ absl::Status TrainStep::Restore(const std::vector<TensorSource>& masters,
   };
   TANDEM_RETURN_IF_ERROR(models.policy->Restore(masters));
   TANDEM_RETURN_IF_ERROR(models.optimizer->Restore(take(""), num_updates));
-  models.policy->policy().WeightsChanged(num_updates == 0 ? Rounding::kNearest : models.rounding);
+  impl_->WeightsStand();
   const auto number = [&](const char* name) { return numbers.at(name); };
   if (numbers.contains(kKlCoefficient)) impl_->kl_in_reward.coefficient = number(kKlCoefficient);
   if (numbers.contains(kPenaltyCoefficient)) {

@@ -117,9 +117,10 @@ class TrainStep {
                                            Rounding rounding,
                                            std::span<const experience::v1::ScoredGroup> groups);
 
-  // With adapters, under others of them. `as_bf16`: under the merged weights of a bf16 server.
-  absl::StatusOr<GroupLogprobs> ScoreAdapted(std::span<const HostTensor> own_masters, bool as_bf16,
-                                             std::span<const experience::v1::ScoredGroup> groups);
+  // The same of a model without adapters: whole tensors, ModelTensors order, F32.
+  absl::StatusOr<GroupLogprobs> ScoreModel(const std::vector<HostTensor>& tensors,
+                                           Rounding rounding,
+                                           std::span<const experience::v1::ScoredGroup> groups);
 
   // ||masters - tensors||, over all elements; ModelTensors order, any float dtype. With adapters:
   // ||s B A||, how far they moved the model from its base.
@@ -133,7 +134,8 @@ class TrainStep {
   absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
   bool has_adapters() const;
   // With adapters: PlacedPolicy::MergedMasters.
-  absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype);
+  absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype,
+                                                        std::span<const HostTensor> own = {});
   // OwnMasters as copies, which nothing changes.
   absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
   bool sharded() const;

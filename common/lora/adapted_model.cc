@@ -77,12 +77,17 @@ absl::StatusOr<std::vector<HostTensor>> MergeAdapter(const LoraAdapter& adapter,
   return base;
 }
 
-absl::StatusOr<std::vector<HostTensor>> ReadAdaptedTensors(const std::string& directory) {
+absl::StatusOr<std::vector<HostTensor>> ReadAdaptedTensors(const std::string& directory,
+                                                           std::optional<DType> base_dtype) {
   if (!IsPeftDirectory(directory)) return ReadModelTensors(directory);
   TANDEM_ASSIGN_OR_RETURN(const std::string base, BaseDirectory(directory));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(base));
   TANDEM_ASSIGN_OR_RETURN(const LoraAdapter adapter, ReadPeftDirectory(directory, config));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(base));
+  for (HostTensor& tensor : tensors) {
+    if (!base_dtype.has_value()) break;
+    TANDEM_ASSIGN_OR_RETURN(tensor, CastNearest(tensor, *base_dtype));
+  }
   return MergeAdapter(adapter, std::move(tensors));
 }
 

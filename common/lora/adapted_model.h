@@ -3,6 +3,7 @@
 // directories. Thread-safe.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,11 @@ namespace tandem {
 absl::StatusOr<std::string> BaseDirectory(const std::string& directory);
 
 // ReadModelTensors; of a PEFT directory those of its base, and the adapted weights in F32 with the
-// adapter merged in (MergeLora). Cast to the nearest BF16 they are what a push of the adapter gives
-// a bf16 server.
+// adapter merged in (MergeLora). `base_dtype`: the base's values are first cast to the nearest of that
+// dtype, as a server of it holds them before it merges.
 //   errors of ReadModelTensors, BaseDirectory, ReadModelConfig and ReadPeftDirectory
-absl::StatusOr<std::vector<HostTensor>> ReadAdaptedTensors(const std::string& directory);
+absl::StatusOr<std::vector<HostTensor>> ReadAdaptedTensors(const std::string& directory,
+                                                           std::optional<DType> base_dtype = {});
 
 // Merges an adapter in PEFT's layout into a base's tensors, which stay where it has no part.
 struct LoraAdapter;

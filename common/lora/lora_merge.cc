@@ -3,18 +3,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/tensor/bf16_rounding.h"
-
 namespace tandem {
-namespace {
 
-float Widened(float value) { return value; }
-float Widened(uint16_t bits) { return Bf16ToFloat(bits); }
-void Narrow(float value, float* out) { *out = value; }
-void Narrow(float value, uint16_t* out) { *out = NearestBf16(value); }
-
-template <typename T>
-void Merge(const LoraFactors& adapter, int64_t first, int64_t rows, const T* base, T* merged) {
+void MergeLora(const LoraFactors& adapter, int64_t first, int64_t rows, const float* base,
+               float* merged) {
   const int64_t in = adapter.in;
   std::vector<float> sums(static_cast<size_t>(in));
   for (int64_t row = 0; row < rows; ++row) {
@@ -28,22 +20,10 @@ void Merge(const LoraFactors& adapter, int64_t first, int64_t rows, const T* bas
     for (int64_t i = 0; i < in; ++i) {
       const float change = adapter.scaling * sums[static_cast<size_t>(i)];
       // A base of -0 stays what it is where nothing is added.
-      const float from = Widened(base[row * in + i]);
-      Narrow(change == 0 ? from : from + change, &merged[row * in + i]);
+      const float from = base[row * in + i];
+      merged[row * in + i] = change == 0 ? from : from + change;
     }
   }
-}
-
-}  // namespace
-
-void MergeLora(const LoraFactors& adapter, int64_t first, int64_t rows, const float* base,
-               float* merged) {
-  Merge(adapter, first, rows, base, merged);
-}
-
-void MergeLora(const LoraFactors& adapter, int64_t first, int64_t rows, const uint16_t* base,
-               uint16_t* merged) {
-  Merge(adapter, first, rows, base, merged);
 }
 
 }  // namespace tandem

@@ -13,6 +13,13 @@
 #include "trainer/policy/tensor_memory.h"
 
 namespace tandem::trainer {
+
+std::vector<HostTensor> ValuesOf(const std::vector<TensorPart>& parts) {
+  std::vector<HostTensor> values;
+  for (const TensorPart& part : parts) values.push_back(part.values);
+  return values;
+}
+
 PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const PlacedPolicyOptions& options)
     : policy_(std::move(policy)),
       lora_seed_(options.lora_seed),
@@ -131,7 +138,15 @@ absl::StatusOr<std::vector<at::Tensor>> PlacedPolicy::WholeMasters() {
   return whole;
 }
 
-absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::MergedMasters(DType dtype) {
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::MergedMasters(
+    DType dtype, std::span<const HostTensor> own) {
+  if (!own.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> live, CopyOwnMasters());
+    TANDEM_RETURN_IF_ERROR(FillOwn(own));
+    auto merged = MergedMasters(dtype);
+    TANDEM_RETURN_IF_ERROR(FillOwn(ValuesOf(live)));
+    return merged;
+  }
   const PolicyAdapters& adapters = policy_->adapters();
   TANDEM_CHECK(adapters.enabled());
   TANDEM_ASSIGN_OR_RETURN(const std::vector<at::Tensor> whole, WholeMasters());

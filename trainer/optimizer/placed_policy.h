@@ -75,10 +75,11 @@ class PlacedPolicy {
   //   INTERNAL  the device failed
   absl::StatusOr<std::vector<TensorPart>> OwnMasters() const;
   // With adapters: the model in ModelTensors order with them merged in (MergeLora), whole on every
-  // rank, F32, from the base as a server of `dtype` holds it. Cast to that dtype to nearest, they are
-  // what a server makes of base and adapters. All ranks call it.
+  // rank, F32, from the base as a server of `dtype` holds it. All ranks call it. With `own`, the
+  // adapters are those, as OwnMasters returned them on each rank.
   //   INTERNAL  the device failed;  errors of gathering
-  absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype);
+  absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype,
+                                                        std::span<const HostTensor> own = {});
   // ||s B A||^2 over all adapters: how far they moved the model. All ranks call it and get the same.
   // Errors as above.
   absl::StatusOr<double> SquaredChange();
@@ -121,6 +122,9 @@ class PlacedPolicy {
   const std::vector<HostTensor> lora_start_;
   ParameterBuckets buckets_;
 };
+
+// What OwnMasters returned, for FillOwn.
+std::vector<HostTensor> ValuesOf(const std::vector<TensorPart>& parts);
 
 // The optimizer of this rank's slices of a trainable model, which must outlive it.
 //   INTERNAL  the device has no memory for the moments

@@ -184,8 +184,13 @@ void PolicyWeights::SetPassOf(Use& use) {
   const bool merged = pass_.enabled && use.module.has_value();
   auto& product = merged ? use.exact_merged : use.exact_base;
   if (product == nullptr) {
-    const at::Tensor whole = AsServed(model()[use.parameter]);
-    product = Packed(use, use.rows.Of(merged ? adapters_.Merged(*use.module, whole) : whole));
+    const NamedParameter& parameter = model()[use.parameter];
+    at::Tensor whole = AsServed(parameter);
+    if (merged) whole = adapters_.Merged(*use.module, whole);
+    if (merged && use_.dtype == ComputeDType::kBf16) {
+      whole = ops_.CastToBf16(parameter.name, whole, rounding_);
+    }
+    product = Packed(use, use.rows.Of(whole));
   }
   use.linear->exact = product;
 }
@@ -242,7 +247,7 @@ std::shared_ptr<const PackedMatrix> PolicyWeights::Packed(const Use& use,
 at::Tensor PolicyWeights::AsServed(const NamedParameter& parameter) const {
   const at::Tensor master = parameter.master.detach();
   if (use_.dtype != ComputeDType::kBf16) return master;
-  // A push of merged weights rounds to nearest, and so do servers that load the base.
+  // Servers that load the base round it to nearest.
   return ops_.CastToBf16(parameter.name, master,
                          adapters_.enabled() ? Rounding::kNearest : rounding_);
 }

@@ -12,7 +12,6 @@
 #include "common/lora/lora_merge.h"
 #include "common/lora/lora_shape.h"
 #include "common/lora/peft_files.h"
-#include "common/tensor/bf16_rounding.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
@@ -100,16 +99,6 @@ TEST(MergeLoraTest, AddsTheScaledProductWorkedOutByHand) {
   std::vector<float> second(3);
   MergeLora(adapter, 1, 1, base.data() + 3, second.data());
   EXPECT_THAT(second, ElementsAre(18.5f, 19.5f, 20));
-}
-
-TEST(MergeLoraTest, Bf16WeightsAreRoundedOnceToTheNearest) {
-  // 1 + 2^-8 (s B A = 2^-8) is half way between two bf16 values and rounds to the even one, 1;
-  // 1 + 3 * 2^-8 rounds up to 1 + 2^-6.
-  const std::vector<float> a = {0.00390625f, 0.01171875f}, b = {1};
-  std::vector<uint16_t> weights = {NearestBf16(1.0f), NearestBf16(1.0f)};
-  MergeLora({a.data(), b.data(), 1, 2, 1.0f}, 0, 1, weights.data(), weights.data());
-  EXPECT_EQ(Bf16ToFloat(weights[0]), 1.0f);
-  EXPECT_EQ(Bf16ToFloat(weights[1]), 1.015625f);
 }
 
 // Bit for bit, so that servers that loaded the base need no push of fresh adapters.

@@ -75,6 +75,7 @@ std::unique_ptr<Policy> Merged(const Policy& policy, const Made& made) {
     if (bf16) base = base.to(at::kBFloat16);
     const auto module = policy.adapters().Find(parameter.name);
     if (module) base = policy.adapters().Merged(*module, base);
+    if (bf16) base = base.to(at::kBFloat16);
     tensors.push_back(ToHostTensor(parameter.name, base).value());
   }
   const QuantisationPlan plan = MakeQuantisationPlan(made.config, made.quantised).value();

@@ -68,18 +68,12 @@ at::Tensor PolicyAdapters::Merged(size_t module, const at::Tensor& of_a, const a
   const at::Tensor a = of_a.cpu(), b = of_b.cpu();
   const LoraFactors factors = {a.const_data_ptr<float>(), b.const_data_ptr<float>(), options_.rank,
                                modules_[module].in, options_.scaling()};
-  const at::Tensor from = base.contiguous();
+  const at::Tensor from = base.to(at::kFloat).contiguous();
   at::Tensor merged = at::empty_like(from);
   at::parallel_for(0, from.size(0), 16, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * factors.in;
-    if (from.scalar_type() == at::kBFloat16) {
-      MergeLora(factors, begin, end - begin,
-                static_cast<const uint16_t*>(from.const_data_ptr()) + at,
-                static_cast<uint16_t*>(merged.data_ptr()) + at);
-    } else {
-      MergeLora(factors, begin, end - begin, from.const_data_ptr<float>() + at,
-                merged.data_ptr<float>() + at);
-    }
+    MergeLora(factors, begin, end - begin, from.const_data_ptr<float>() + at,
+              merged.data_ptr<float>() + at);
   });
   return merged;
 }

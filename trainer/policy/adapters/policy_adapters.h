@@ -49,9 +49,8 @@ class PolicyAdapters {
   // The same for the masters' gradients, which must exist.
   void BindGrads(size_t module, const ParameterRows& rows, LinearLayer& layer) const;
 
-  // base [out, in], float32 or bfloat16, on the host, with the module's adapter merged in
-  // (MergeLora): of the same dtype. From the masters, or from the values `a` and `b` of A and B.
-  // Parallel.
+  // base [out, in], of any float dtype, on the host, with the module's adapter merged in (MergeLora),
+  // float32. From the masters, or from the values `a` and `b` of A and B. Parallel.
   at::Tensor Merged(size_t module, const at::Tensor& base) const;
   at::Tensor Merged(size_t module, const at::Tensor& a, const at::Tensor& b,
                     const at::Tensor& base) const;
