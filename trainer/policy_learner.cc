@@ -200,9 +200,11 @@ class PolicyLearner : public Learner {
 
 // The adapters of lora.start, which must be of the form that the run trains.
 absl::StatusOr<std::vector<HostTensor>> ReadAdapterStart(const LoraOptions& options,
-                                                         const ModelConfig& config) {
+                                                         const ModelConfig& config,
+                                                         std::span<const HostTensor> base) {
   if (!options.enabled() || options.start.empty()) return std::vector<HostTensor>();
   TANDEM_ASSIGN_OR_RETURN(LoraAdapter start, ReadPeftDirectory(options.start, config));
+  TANDEM_RETURN_IF_ERROR(CheckCopies(start, base));
   auto modules = LoraModules(config, options);
   if (!modules.ok()) {
     return InvalidArgument("trainer.lora.targets: ", modules.status().message());
@@ -285,7 +287,8 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearner
   TrainStepOptions step_options = options.step;
   int64_t& constant_length = step_options.loss.objective.constant_length;
   if (constant_length == 0) constant_length = setup.max_new_tokens;
-  TANDEM_ASSIGN_OR_RETURN(step_setup.lora_start, ReadAdapterStart(options.lora, step_setup.config));
+  TANDEM_ASSIGN_OR_RETURN(step_setup.lora_start, ReadAdapterStart(options.lora, step_setup.config,
+                                                                 step_setup.weights));
   if (NeedsReference(step_options.loss) || options.measure_reference_kl) {
     const ReferenceOptions& reference = step_options.reference;
     step_setup.reference_is_base = options.lora.enabled() && reference.model.empty() &&

@@ -51,6 +51,7 @@ absl::StatusOr<std::string> BaseDirectory(const std::string& directory) {
 
 absl::StatusOr<std::vector<HostTensor>> MergeAdapter(const LoraAdapter& adapter,
                                                      std::vector<HostTensor> base) {
+  TANDEM_RETURN_IF_ERROR(CheckCopies(adapter, base));
   std::map<std::string, HostTensor*> by_name;
   for (HostTensor& tensor : base) by_name[tensor.spec.name] = &tensor;
   for (size_t m = 0; m < adapter.modules.size(); ++m) {

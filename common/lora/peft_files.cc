@@ -13,6 +13,7 @@
 #include "common/files/file_system.h"
 #include "common/model/config/config_fields.h"
 #include "common/model/safetensors.h"
+#include "common/tensor/nearest_cast.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem {
@@ -80,16 +81,25 @@ absl::StatusOr<nlohmann::json> ReadConfig(const std::string& path) {
   return json;
 }
 
-// The tensors in LoraTensors order. `have` may be of any float dtype.
-absl::StatusOr<std::vector<HostTensor>> MatchTensors(const std::string& path,
-                                                     const std::vector<TensorSpec>& want,
-                                                     std::vector<HostTensor> have) {
+// The name in the model of a copy of the base's embedding or head; empty: `name` is none.
+std::string CopiedTensor(const std::string& name) {
+  for (const char* const end : {"lm_head.base_layer.weight", "lm_head.weight", "embed_tokens.weight",
+                                "embed_tokens.base_layer.weight"}) {
+    if (!name.ends_with(end)) continue;
+    return name.find("lm_head") != std::string::npos ? "lm_head.weight"
+                                                     : "model.embed_tokens.weight";
+  }
+  return "";
+}
+
+// Takes the tensors in LoraTensors order, of any float dtype, and the copies.
+absl::Status MatchTensors(const std::string& path, const std::vector<TensorSpec>& want,
+                          std::vector<HostTensor> have, LoraAdapter& adapter) {
   std::map<std::string, HostTensor> by_name;
   for (HostTensor& tensor : have) {
     std::string name = tensor.spec.name;
     by_name.emplace(std::move(name), std::move(tensor));
   }
-  std::vector<HostTensor> matched;
   for (const TensorSpec& spec : want) {
     const auto found = by_name.find(spec.name);
     if (found == by_name.end()) return InvalidArgument(path, ": ", spec.name, " is missing");
@@ -97,14 +107,24 @@ absl::StatusOr<std::vector<HostTensor>> MatchTensors(const std::string& path,
       return InvalidArgument(path, ": ", found->second.spec.ToString(), ", want the shape of ",
                              spec.ToString());
     }
-    matched.push_back(std::move(found->second));
+    adapter.tensors.push_back(std::move(found->second));
     by_name.erase(found);
+  }
+  for (auto entry = by_name.begin(); entry != by_name.end();) {
+    const std::string copied = CopiedTensor(entry->first);
+    if (copied.empty()) {
+      ++entry;
+      continue;
+    }
+    entry->second.spec.name = copied;
+    adapter.copies.push_back(std::move(entry->second));
+    entry = by_name.erase(entry);
   }
   if (!by_name.empty()) {
     return InvalidArgument(path, ": ", by_name.begin()->first,
                            " is none of the adapter's tensors (and ", by_name.size() - 1, " more)");
   }
-  return matched;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -127,11 +147,25 @@ absl::StatusOr<LoraAdapter> ReadPeftDirectory(const std::string& directory,
   adapter.modules = *std::move(modules);
   const std::string tensors = InDirectory(directory, kPeftTensors);
   TANDEM_ASSIGN_OR_RETURN(SafetensorsFile file, ReadSafetensors(tensors));
-  TANDEM_ASSIGN_OR_RETURN(
-      adapter.tensors,
+  TANDEM_RETURN_IF_ERROR(
       MatchTensors(tensors, LoraTensors(adapter.modules, adapter.options.rank, DType::kF32),
-                   std::move(file.tensors)));
+                   std::move(file.tensors), adapter));
   return adapter;
+}
+
+absl::Status CheckCopies(const LoraAdapter& adapter, std::span<const HostTensor> base) {
+  for (const HostTensor& copy : adapter.copies) {
+    const auto of_base = std::ranges::find(
+        base, copy.spec.name, [](const HostTensor& tensor) { return tensor.spec.name; });
+    if (of_base == base.end()) continue;  // a head that is tied to the embedding
+    TANDEM_ASSIGN_OR_RETURN(const HostTensor ours, CastNearest(*of_base, copy.spec.dtype));
+    if (copy.spec.shape != ours.spec.shape || !std::ranges::equal(copy.bytes, ours.bytes)) {
+      return InvalidArgument("the adapter was saved with ", copy.spec.ToString(),
+                             ", which is not the base's ", of_base->spec.ToString(),
+                             ": was its vocabulary changed? Only adapters of linear layers are read");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> BaseOfPeftDirectory(const std::string& directory) {

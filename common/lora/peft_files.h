@@ -21,6 +21,8 @@ struct LoraAdapter {
   LoraOptions options;
   std::vector<LoraModule> modules;
   std::vector<HostTensor> tensors;  // LoraTensors order, of any float dtype
+  // Embedding and head, which PEFT saves beside an adapter of the head, by their names in the model.
+  std::vector<HostTensor> copies;
 };
 
 // Is this a directory with adapter_config.json?
@@ -34,6 +36,10 @@ bool IsPeftDirectory(const std::string& directory);
 //                     modules_to_save, ranks or alphas by module, layers chosen by number
 absl::StatusOr<LoraAdapter> ReadPeftDirectory(const std::string& directory,
                                               const ModelConfig& config);
+
+// OK if the adapter's copies of the base's tensors are these.
+//   INVALID_ARGUMENT  one differs (named), as after a change of the vocabulary
+absl::Status CheckCopies(const LoraAdapter& adapter, std::span<const HostTensor> base);
 
 // base_model_name_or_path of the directory: a path or a name.
 //   NOT_FOUND, INVALID_ARGUMENT as above

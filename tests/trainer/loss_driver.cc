@@ -4,7 +4,8 @@
 //    "options": YAML text of TrainStepOptions,
 //    "groups": [{"prompt": [id..], "completions": [{"ids": [..], "behaviour": [..],
 //                "advantage": a, "masked": false}]}],
-//    "moments": FILE or null, "weights": FILE or null}
+//    "moments": FILE or null, "weights": FILE or null,
+//    "lora": YAML text of LoraOptions; then the reference of "base" is the model without adapters}
 //
 // and writes {"metrics": {..}, "proximal": [[[..]]], "skip_reason": ".."} to stdout. With beta1 = 0
 // and no clipping the first moments in FILE are the gradient itself.
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "common/base/status_macros.h"
+#include "common/lora/peft_files.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/options/options.h"
@@ -68,7 +70,15 @@ absl::Status Run(const json& input) {
   TrainStepSetup setup{.config = config, .temperature = input["temperature"].get<double>()};
   setup.dtype = input["dtype"] == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
   TANDEM_ASSIGN_OR_RETURN(setup.weights, ReadWeights(config, input["model"]));
-  if (!input["reference"].is_null()) {
+  if (input.contains("lora")) {
+    OptionBinder lora;
+    BindOptions(lora, setup.lora);
+    TANDEM_RETURN_IF_ERROR(lora.LoadString(input["lora"].get<std::string>(), "lora"));
+    TANDEM_ASSIGN_OR_RETURN(LoraAdapter start, ReadPeftDirectory(setup.lora.start, config));
+    setup.lora_start = std::move(start.tensors);
+  }
+  setup.reference_is_base = input["reference"] == "base";
+  if (!setup.reference_is_base && !input["reference"].is_null()) {
     TANDEM_ASSIGN_OR_RETURN(setup.reference_weights, ReadWeights(config, input["reference"]));
   }
   TANDEM_ASSIGN_OR_RETURN(auto step, TrainStep::Create(setup, options));
