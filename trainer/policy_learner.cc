@@ -1,7 +1,9 @@
 #include "trainer/policy_learner.h"
 
+#include <cmath>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -16,6 +18,7 @@
 #include "common/process/memory.h"
 #include "common/tensor/bf16_rounding.h"
 #include "common/tensor/instruction_set.h"
+#include "common/tensor/nearest_cast.h"
 #include "common/weights/digest.h"
 #include "trainer/critic/scored_model.h"
 #include "trainer/optimizer/placed_policy.h"
@@ -23,6 +26,7 @@
 #include "trainer/ranks/cuda_device.h"
 #include "trainer/ranks/device_choice.h"
 #include "trainer/train_step.h"
+#include "trainer/weight_push/adapter_push.h"
 
 namespace tandem::trainer {
 namespace {
@@ -85,6 +89,7 @@ class PolicyLearner : public Learner {
         adapter_config_(std::move(adapter_config)),
         device_(options.device),
         cast_(options.cast),
+        lora_(options.lora),
         start_(std::move(start)) {}
 
   absl::StatusOr<LearnerReport> Train(const std::vector<ScoredGroup>& groups,
@@ -136,6 +141,9 @@ class PolicyLearner : public Learner {
     if (device_ != Device::kCuda) ReturnFreedMemory();  // what the passes held
     CastWeights cast = {.rounding =
                             step_->num_updates() == 0 ? Rounding::kNearest : cast_.rounding};
+    if (step_->has_adapters() && lora_.push == LoraPush::kAdapters) {
+      return CastAdapters(dtype, cast.rounding);
+    }
     const bool merges = step_->has_adapters();
     TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> held,
                             merges ? step_->MergedMasters(dtype) : step_->HeldMasters());
@@ -178,6 +186,44 @@ class PolicyLearner : public Learner {
   std::string kernels() const override { return KernelsOf(device_); }
 
  private:
+  // A push of A and B, which servers merge; every rank has them whole.
+  absl::StatusOr<CastWeights> CastAdapters(DType dtype, Rounding rounding) {
+    PlacedPolicy& policy = step_->adapted();
+    const std::vector<LoraModule>& modules = policy.policy().adapters().modules();
+    TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> adapters, policy.WholeAdapters());
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<double> changes, policy.SquaredChanges());
+    TANDEM_ASSIGN_OR_RETURN(const std::string base_digest, BaseDigest(dtype));
+    auto push = std::make_shared<AdapterPush>();
+    *push = {.rank = lora_.rank,
+             .scaling = lora_.scaling(),
+             .dither = rounding == Rounding::kDither,
+             .base_digest = base_digest};
+    for (size_t m = 0; m < modules.size(); ++m) {
+      push->modules.push_back({modules[m].weight, changes[m]});
+    }
+    for (const HostTensor& tensor : start_) push->num_elements += tensor.spec.num_elements();
+    CastWeights cast = {.rounding = rounding, .adapter = push};
+    if (!pushed_.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(const std::vector<double> moves, policy.SquaredChanges(pushed_));
+      cast.numbers.update_norm = std::sqrt(std::accumulate(moves.begin(), moves.end(), 0.0));
+    }
+    pushed_ = adapters;
+    cast.tensors = PresentAll(std::move(adapters));
+    return cast;
+  }
+
+  // Of the base in the dtype of servers.
+  absl::StatusOr<std::string> BaseDigest(DType dtype) {
+    std::string& digest = base_digests_[dtype];
+    if (!digest.empty()) return digest;
+    DigestMap digests;
+    for (const HostTensor& tensor : start_) {
+      TANDEM_ASSIGN_OR_RETURN(const HostTensor cast, CastNearest(tensor, dtype));
+      digests[tensor.spec.name] = Digest128(cast.bytes);
+    }
+    return digest = CombinedDigest(digests);
+  }
+
   // This rank's part of them.
   absl::StatusOr<std::vector<TensorPart>> MastersOf(const ScoredWeights& weights) {
     if (weights.masters == nullptr) return step_->OwnMasters();
@@ -191,6 +237,9 @@ class PolicyLearner : public Learner {
   const Device device_;
   const WeightCastOptions cast_;
   WeightCaster caster_;
+  const LoraOptions lora_;
+  std::vector<HostTensor> pushed_;               // adapters of the push before
+  std::map<DType, std::string> base_digests_;
   const std::vector<HostTensor> start_;
   // By number, while someone owns them: of each slice of this rank.
   std::map<int64_t, std::weak_ptr<const std::vector<TensorPart>>> kept_;

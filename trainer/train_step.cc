@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -394,8 +395,8 @@ absl::StatusOr<GroupLogprobs> TrainStep::ScoreModel(
 
 absl::StatusOr<double> TrainStep::DistanceFrom(const std::vector<HostTensor>& tensors) const {
   if (has_adapters()) {
-    TANDEM_ASSIGN_OR_RETURN(const double squares, impl_->models.policy->SquaredChange());
-    return std::sqrt(squares);
+    TANDEM_ASSIGN_OR_RETURN(const auto squares, impl_->models.policy->SquaredChanges());
+    return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
   }
   TANDEM_ASSIGN_OR_RETURN(const double squares, impl_->models.policy->SquaredDistance(tensors));
   TANDEM_ASSIGN_OR_RETURN(const double sum, impl_->models.ranks.SumInOrder(squares));
@@ -415,6 +416,7 @@ absl::StatusOr<std::vector<TensorPart>> TrainStep::MergedMasters(
   impl_->WeightsStand();
   return merged;
 }
+PlacedPolicy& TrainStep::adapted() { return *impl_->models.policy; }
 absl::StatusOr<std::vector<TensorPart>> TrainStep::CopyOwnMasters() const {
   return impl_->models.policy->CopyOwnMasters();
 }

@@ -136,6 +136,7 @@ class TrainStep {
   // With adapters: PlacedPolicy::MergedMasters.
   absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype,
                                                         std::span<const HostTensor> own = {});
+  PlacedPolicy& adapted();  // with adapters: the policy, for what a push of them needs
   // OwnMasters as copies, which nothing changes.
   absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
   bool sharded() const;

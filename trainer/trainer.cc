@@ -90,7 +90,7 @@ absl::StatusOr<PushTotals> Trainer::Publish(CastWeights cast) {
                         [this] { return learner_->Keep(); }));
   TANDEM_ASSIGN_OR_RETURN(const PushTotals totals,
                           delivery_->Publish(state_.version, std::move(cast)));
-  recent_->NoteServed(publisher_->version(), publisher_->digests());
+  recent_->NoteServed(publisher_->version(), publisher_->served_digests());
   TANDEM_RETURN_IF_ERROR(
       ReportForeignDeliveries(foreign_.get(), std::bind_front(&RunLog::Event, log_.get())));
   return totals;

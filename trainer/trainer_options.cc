@@ -201,6 +201,10 @@ absl::Status CheckForeign(const TrainerOptions& options) {
                            " promises no bits, which trainer.deterministic and "
                            "trainer.numerics exact need: set them back");
   }
+  if (options.learner.lora.enabled() && options.learner.lora.push == LoraPush::kAdapters) {
+    return InvalidArgument(*foreign,
+                           " takes whole weights and no adapters: set trainer.lora.push merged");
+  }
   return absl::OkStatus();
 }
 

@@ -136,8 +136,11 @@ absl::StatusOr<offpolicy::CaptureManifest> Describe(const CaptureRequest& reques
                               ": name the model it was started with");
   }
   offpolicy::CapturedWeights weights{.version = facts.weights.live_version()};
-  for (const auto& tensor : facts.weights.live_digests())
+  const bool adapted = !facts.weights.merged_digests().empty();
+  for (const auto& tensor :
+       adapted ? facts.weights.merged_digests() : facts.weights.live_digests()) {
     weights.served[tensor.name()] = tensor.xxh3_128();
+  }
   offpolicy::CaptureManifest manifest = {
       .created_at = Rfc3339Now(),
       .source = "server",

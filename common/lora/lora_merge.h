@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace tandem {
 
@@ -24,5 +25,24 @@ struct LoraFactors {
 // updates change, which is often less than half a bf16 step of the base.
 void MergeLora(const LoraFactors& adapter, int64_t first, int64_t rows, const float* base,
                float* merged);
+
+// What an adapter did to a weight: sums over its elements, with u = s B A as it was added and
+// d = served - base after rounding.
+struct LoraEffect {
+  double squared_change = 0;  // sum of u^2
+  double arrived = 0;         // sum of d u: equal to squared_change where rounding loses nothing
+  double squared_loss = 0;    // sum of (d - u)^2
+  int64_t changed = 0;        // elements with d != 0
+
+  LoraEffect& operator+=(const LoraEffect& other);
+};
+
+// MergeLora of features [first, first + rows) into a weight that is served in bf16 or fp32: `base` and
+// `served` begin at feature `first`. bf16 is rounded as a push rounds: to nearest, or with the dither
+// of tensor `name` (bf16_rounding.h). The sums are made in the order of the elements.
+LoraEffect ServeMerged(const LoraFactors& adapter, std::string_view name, bool dither,
+                       int64_t first, int64_t rows, const uint16_t* base, uint16_t* served);
+LoraEffect ServeMerged(const LoraFactors& adapter, std::string_view name, bool dither,
+                       int64_t first, int64_t rows, const float* base, float* served);
 
 }  // namespace tandem

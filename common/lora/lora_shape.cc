@@ -51,6 +51,10 @@ void BindOptions(OptionBinder& binder, LoraOptions& options) {
   binder.Number("dropout", &options.dropout, {.min = 0, .max = 1, .exclusive_max = true}, "",
                 "share of an adapter's inputs that an update leaves out");
   binder.Flag("rslora", &options.rslora, "alpha / sqrt(rank) in place of alpha / rank");
+  binder.Choice("push", &options.push,
+                {{"adapters", LoraPush::kAdapters}, {"merged", LoraPush::kMerged}},
+                "adapters: servers get the adapters and merge them into the model that they loaded; "
+                "merged: they get all weights, as from a run without adapters");
   binder.Text("start", &options.start,
               "PEFT directory with the adapters to start from; empty: fresh ones, which change "
               "nothing yet");
@@ -91,6 +95,37 @@ absl::StatusOr<std::vector<LoraModule>> LoraModules(const ModelConfig& config,
                            absl::StrJoin(names, ", "));
   }
   if (modules.empty()) return InvalidArgument("no linear layer is named");
+  return modules;
+}
+
+absl::StatusOr<std::vector<LoraModule>> ModulesOf(const std::vector<TensorSpec>& adapter,
+                                                  int64_t rank,
+                                                  const std::vector<TensorSpec>& model) {
+  if (rank < 1 || adapter.empty() || adapter.size() % 2 != 0) {
+    return InvalidArgument(adapter.size(), " tensors of an adapter of rank ", rank,
+                           ": want A and B of each layer, and a rank of at least 1");
+  }
+  std::vector<LoraModule> modules;
+  std::set<std::string> seen;
+  for (size_t i = 0; i < adapter.size(); i += 2) {
+    const auto of = std::ranges::find_if(model, [&](const TensorSpec& spec) {
+      return IsLinear(spec) && LoraModule{spec.name, 0, 0}.a_name() == adapter[i].name;
+    });
+    if (of == model.end()) {
+      return InvalidArgument(adapter[i].name, " is of no linear layer of the served model");
+    }
+    const LoraModule module = {of->name, of->shape[0], of->shape[1]};
+    const std::vector<TensorSpec> want = LoraTensors({module}, rank, DType::kF32);
+    for (size_t k = 0; k < 2; ++k) {
+      if (adapter[i + k] == want[k]) continue;
+      return InvalidArgument(adapter[i + k].ToString(), " where ", want[k].ToString(),
+                             " must stand");
+    }
+    if (!seen.insert(module.weight).second) {
+      return InvalidArgument(adapter[i].name, " comes twice");
+    }
+    modules.push_back(module);
+  }
   return modules;
 }
 

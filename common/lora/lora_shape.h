@@ -15,6 +15,10 @@ namespace tandem {
 
 class OptionBinder;
 
+// What a run's servers get: A and B, which each merges into the base that it loaded, or the merged
+// weights.
+enum class LoraPush { kAdapters, kMerged };
+
 struct LoraOptions {
   int64_t rank = 0;  // 0: no adapters
   double alpha = 16;
@@ -22,6 +26,7 @@ struct LoraOptions {
   std::vector<std::string> targets = {"all-linear"};
   double dropout = 0;                                 // of an adapter's input, in updates
   bool rslora = false;  // s = alpha / sqrt(rank) (Kalajdzievski 2023) instead of alpha / rank
+  LoraPush push = LoraPush::kAdapters;
   std::string start;    // PEFT directory that the adapters begin from; empty: A random, B zero
 
   bool enabled() const { return rank > 0; }
@@ -46,6 +51,15 @@ struct LoraModule {
 //                     model whose head is its embedding. The caller says which option it was
 absl::StatusOr<std::vector<LoraModule>> LoraModules(const ModelConfig& config,
                                                     const LoraOptions& options);
+
+// The modules of tensors that are named and ordered as LoraTensors names and orders them, F32, for a
+// model with these tensors.
+//   INVALID_ARGUMENT  a tensor that is no A or B of a linear layer of the model, or of another shape or
+//                     dtype (named: where it is not applied, an adapter would have no effect); an A
+//                     without its B; none
+absl::StatusOr<std::vector<LoraModule>> ModulesOf(const std::vector<TensorSpec>& adapter,
+                                                  int64_t rank,
+                                                  const std::vector<TensorSpec>& model);
 
 // A and B of each module, of `dtype`, in their order: A, B, A, B, ...
 std::vector<TensorSpec> LoraTensors(const std::vector<LoraModule>& modules, int64_t rank,

@@ -1,9 +1,14 @@
 #include "rollout_server/groups/served_model.h"
 
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/lora/adapted_model.h"
+#include "common/model/model_config.h"
 #include "common/model/quantisation_plan.h"
+#include "common/tensor/nearest_cast.h"
 #include "common/weights/digest.h"
 
 namespace tandem::rollout {
@@ -23,6 +28,22 @@ absl::StatusOr<LoadedEngine> LoadEngine(const std::string& directory,
   engine->DropInitialTensors();
   TANDEM_ASSIGN_OR_RETURN(model.limits, engine->MeasureLimits());
   return LoadedEngine{std::move(engine), std::move(model)};
+}
+
+absl::StatusOr<std::vector<HostTensor>> ReadServedWeights(const ServedModel& model) {
+  const DType dtype = model.tensors.front().dtype;
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadAdaptedTensors(model.path, dtype));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> weights,
+                          MatchModelTensors(model.config, std::move(read)));
+  for (HostTensor& tensor : weights) {
+    TANDEM_ASSIGN_OR_RETURN(tensor, CastNearest(tensor, dtype));
+    if (reinterpret_cast<uintptr_t>(tensor.bytes.data()) % sizeof(float) == 0) continue;
+    const auto copy =
+        std::make_shared<std::vector<std::byte>>(tensor.bytes.begin(), tensor.bytes.end());
+    tensor.bytes = *copy;
+    tensor.owner = copy;
+  }
+  return weights;
 }
 
 }  // namespace tandem::rollout

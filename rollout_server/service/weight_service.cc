@@ -35,6 +35,24 @@ void DigestsToWire(const WeightReceiver::Live& live,
   }
 }
 
+void MergedToWire(const WeightReceiver::Live& live,
+                  google::protobuf::RepeatedPtrField<wire::TensorDigest>* digests,
+                  google::protobuf::RepeatedPtrField<wire::ModuleEffect>* effects) {
+  for (const auto& [name, digest] : live.merged) {
+    wire::TensorDigest* one = digests->Add();
+    one->set_name(name);
+    one->set_xxh3_128(digest);
+  }
+  for (const ModuleEffect& module : live.effects) {
+    wire::ModuleEffect* one = effects->Add();
+    one->set_weight(module.weight);
+    one->set_squared_change(module.effect.squared_change);
+    one->set_arrived(module.effect.arrived);
+    one->set_squared_loss(module.effect.squared_loss);
+    one->set_changed(module.effect.changed);
+  }
+}
+
 absl::StatusOr<std::vector<TensorSpec>> ManifestFromWire(const wire::WeightManifest& manifest) {
   std::vector<TensorSpec> tensors;
   tensors.reserve(static_cast<size_t>(manifest.tensors_size()));
@@ -136,9 +154,17 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
           if (delta && request->on_device()) {
             return InvalidArgument("a delta cannot arrive on the device: send it dense");
           }
+          const bool is_adapter = request->has_adapter();
+          if (is_adapter && (delta || request->on_device())) {
+            return InvalidArgument("an adapter is sent dense, and not on the device");
+          }
+          const AdapterHeader adapter = {request->adapter().rank(), request->adapter().scaling(),
+                                         request->adapter().dither(),
+                                         request->adapter().base_digest()};
           TANDEM_ASSIGN_OR_RETURN(
               const std::vector<int64_t> sizes,
-              parts_.weights->Begin(version, tensors, delta, request->on_device()));
+              is_adapter ? parts_.weights->BeginAdapter(version, adapter, tensors)
+                         : parts_.weights->Begin(version, tensors, delta, request->on_device()));
           response->set_staging_bytes(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
           return absl::OkStatus();
         });
@@ -243,6 +269,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
       one->set_name(name);
       one->set_xxh3_128(digest);
     }
+    MergedToWire(*live, response->mutable_merged_digests(), response->mutable_effects());
     response->set_staged_version(parts_.weights->staged_version().value);
     response->set_takes_delta(parts_.weights->takes_delta());
     for (const TensorSpec& tensor : parts_.weights->tensors()) {
@@ -344,6 +371,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     parts_.history->Committed(report->live.epoch, report->live.version, report->live.digests);
     response->set_live_version(report->live.version.value);
     DigestsToWire(report->live, response->mutable_live_digests());
+    MergedToWire(report->live, response->mutable_merged_digests(), response->mutable_effects());
     response->set_verify_ms(report->verify_seconds * 1e3);
     response->set_pack_ms(report->pack_seconds * 1e3);
     response->set_pause_ms(report->pause_seconds * 1e3);

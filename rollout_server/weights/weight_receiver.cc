@@ -95,10 +95,13 @@ class DeviceStore : public BucketStore {
 
 }  // namespace
 
-WeightReceiver::WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors, Live initial)
+WeightReceiver::WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors, Live initial,
+                               LoadBase load_base)
     : sink_(sink),
       tensors_(std::move(tensors)),
       places_(PlacesOf(tensors_)),
+      load_base_(std::move(load_base)),
+      base_digests_(initial.digests),
       live_(std::make_shared<const Live>(std::move(initial))),
       held_(tensors_.size()) {}
 
@@ -151,6 +154,53 @@ absl::StatusOr<std::vector<int64_t>> WeightReceiver::Begin(WeightVersion version
     if (!delta) held_is_live_ = false;
   }
   update->places = std::move(places);
+  update_ = std::move(update);
+  FailPoint("receiver: begun");
+  return SizesOf(*update_);
+}
+
+// Reads the base where that was not done before.
+absl::Status WeightReceiver::CheckBase(const AdapterHeader& header) {
+  if (load_base_ == nullptr) return FailedPrecondition("this server takes no adapters");
+  const std::string loaded = CombinedDigest(base_digests_);
+  if (header.base_digest != loaded) {
+    return FailedPrecondition("the adapter is of a base with digest ", header.base_digest,
+                              ", and this server loaded one with digest ", loaded,
+                              ": start it with the model that the trainer starts from");
+  }
+  {
+    MutexLock lock(&mu_);
+    if (base_ != nullptr) return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> base, load_base_());
+  if (CombinedDigest(DigestTensors(base)) != loaded) {
+    return FailedPrecondition(
+        "the files of the model changed since this server loaded them: start it anew");
+  }
+  MutexLock lock(&mu_);
+  base_ = std::make_shared<const std::vector<HostTensor>>(std::move(base));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int64_t>> WeightReceiver::BeginAdapter(
+    WeightVersion version, const AdapterHeader& header, std::vector<TensorSpec> manifest) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<AdapterUpdate> adapter,
+                          AdapterUpdate::Create(header, std::move(manifest), tensors_));
+  TANDEM_RETURN_IF_ERROR(CheckBase(header));
+  MutexLock lock(&mu_);
+  TANDEM_RETURN_IF_ERROR(CheckBegin(version));
+  DropUpdate();  // frees its memory for this one
+  auto update = std::make_shared<Update>();
+  update->version = version;
+  update->adapter = std::move(adapter);
+  update->digests.resize(update->adapter->manifest().size());
+  for (const TensorSpec& spec : update->adapter->manifest()) {
+    update->tensors.push_back(StagedTensor::Dense(&spec, nullptr));
+  }
+  for (size_t m = 0; m < update->adapter->modules().size(); ++m) {
+    update->merge_into.push_back(std::move(held_[update->adapter->place(m)]));
+  }
+  held_is_live_ = false;
   update_ = std::move(update);
   FailPoint("receiver: begun");
   return SizesOf(*update_);
@@ -292,11 +342,13 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
   commit_ended_.NotifyAll();
   GiveBack(*update, /*committed=*/report.ok());
   if (report.ok()) {
-    live_ = std::make_shared<const Live>(Live{version, epoch_, digests,
-                                              update->arriving ? word_sums : DigestMap(),
-                                              std::move(report->live.served)});
+    Live& live = report->live;
+    live.version = version;
+    live.epoch = epoch_;
+    live.digests = digests;
+    live.word_sums = update->arriving ? word_sums : DigestMap();
+    live_ = std::make_shared<const Live>(live);
     committed_in_epoch_ = true;
-    report->live = *live_;
     FailPoint("receiver: committed");
   }
   return report;
@@ -306,14 +358,16 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& upd
                                                                      const DigestMap& digests,
                                                                      const DigestMap& word_sums) {
   const double begin = MonotonicSeconds();
-  TANDEM_RETURN_IF_ERROR(CheckNames("digest", digests, places_));
+  TANDEM_RETURN_IF_ERROR(CheckNames(
+      "digest", digests, update.adapter ? PlacesOf(update.adapter->manifest()) : places_));
   TANDEM_RETURN_IF_ERROR(update.arriving ? VerifyOnDevice(update, word_sums)
                                          : Verify(update, digests));
   FailPoint("receiver: verified");
   const double verified = MonotonicSeconds();
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<StagedWeights> staged, StageVerified(update));
-  FailPoint("receiver: packed");
   CommitReport report;
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<StagedWeights> staged,
+                          StageVerified(update, &report.live));
+  FailPoint("receiver: packed");
   report.verify_seconds = verified - begin + update.digest_seconds;
   report.pack_seconds = MonotonicSeconds() - verified;
   report.live.served = staged->served_digests;
@@ -322,8 +376,21 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& upd
   return report;
 }
 
-absl::StatusOr<std::unique_ptr<StagedWeights>> WeightReceiver::StageVerified(Update& update) {
+absl::StatusOr<std::unique_ptr<StagedWeights>> WeightReceiver::StageVerified(Update& update,
+                                                                             Live* live) {
   if (update.arriving) return update.arriving->Take();
+  if (update.adapter) {
+    std::shared_ptr<const std::vector<HostTensor>> base;
+    {
+      MutexLock lock(&mu_);
+      base = base_;
+    }
+    MergedAdapter merged =
+        update.adapter->Merge(update.tensors, *base, base_digests_, update.merge_into);
+    live->merged = std::move(merged.digests);
+    live->effects = std::move(merged.effects);
+    return sink_->Stage(std::move(merged.tensors));
+  }
   std::vector<HostTensor> tensors(tensors_.size());
   for (size_t i = 0; i < update.tensors.size(); ++i) {
     const StagedTensor& tensor = update.tensors[i];
@@ -386,6 +453,12 @@ bool WeightReceiver::takes_delta() const {
 // Takes the memory of an update back: after a commit that of its tensors, else that of the live
 // version's tensors which the update had.
 void WeightReceiver::GiveBack(Update& update, bool committed) {
+  if (update.adapter) {
+    for (size_t m = 0; m < update.merge_into.size(); ++m) {
+      held_[update.adapter->place(m)] = std::move(update.merge_into[m]);
+    }
+    return;
+  }
   for (size_t i = 0; i < update.tensors.size(); ++i) {
     StagedTensor& tensor = update.tensors[i];
     std::shared_ptr<TensorMemory> memory = tensor.memory();

@@ -6,7 +6,8 @@
 // A delta push sends what changed since the live version; its digests are those of the result, as
 // with any push. A push may also arrive in memory of the engine's device (ArrivingWeights): then no
 // byte of it is held here, and word sums (common/weights/digest.h) are verified, which are computed
-// there.
+// there. A push may bring an adapter (AdapterUpdate): its digests are those of the adapter, and those
+// of the merged weights are computed here.
 //
 // Thread-safe: Commit verifies and packs without blocking other calls or decode steps. Memory: one
 // copy of the model in Hugging Face layout from Reserve or the first Begin on. It is staging, and
@@ -15,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,6 +33,7 @@
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/staged_weights.h"
+#include "rollout_server/weights/adapter_update.h"
 #include "rollout_server/weights/push_seat.h"
 #include "rollout_server/weights/staged_tensor.h"
 
@@ -65,6 +68,9 @@ class WeightReceiver {
     DigestMap digests;    // XXH3-128; those published, for weights that arrived on the device
     DigestMap word_sums;  // of weights that arrived on the device, computed there; else empty
     DigestMap served;     // StagedWeights::served_digests
+    // Of weights that an adapter made: their digests, and what it did to each of them.
+    DigestMap merged;
+    std::vector<ModuleEffect> effects;
   };
   struct CommitReport {
     Live live;
@@ -81,8 +87,14 @@ class WeightReceiver {
     std::vector<WireForm> forms;
   };
 
+  // The weights that `initial` stands for, again, in the order and dtype of `tensors`: what adapters
+  // are merged into. Read when the first adapter comes.
+  using LoadBase = std::function<absl::StatusOr<std::vector<HostTensor>>()>;
+
   // `tensors` is the full set the engine needs, in its order. `sink` must outlive this object.
-  WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors, Live initial);
+  // Without `load_base`, no adapter is taken.
+  WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors, Live initial,
+                 LoadBase load_base = nullptr);
 
   // Allocates the memory of a push before the first one, so that a lack of it is an error at the
   // start.
@@ -109,6 +121,17 @@ class WeightReceiver {
                                              const std::vector<TensorSpec>& manifest,
                                              const std::optional<Delta>& delta = std::nullopt,
                                              bool on_device = false) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Starts a push of an adapter; returns the bytes of its tensors. Drops an update in progress.
+  //   INVALID_ARGUMENT     version < 0; errors of AdapterUpdate::Create
+  //   FAILED_PRECONDITION  as Begin; the adapter is of another base than this server loaded; a server
+  //                        that takes none
+  //   ABORTED              a commit is running
+  //   any code from LoadBase
+  absl::StatusOr<std::vector<int64_t>> BeginAdapter(WeightVersion version,
+                                                    const AdapterHeader& header,
+                                                    std::vector<TensorSpec> manifest)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Copies a chunk of tensor `index` of the manifest, in the wire form that Begin was given. A
   // range may be sent again. The call that completes a dense tensor also computes its digest,
@@ -152,6 +175,8 @@ class WeightReceiver {
   struct Update {
     WeightVersion version;
     std::unique_ptr<ArrivingWeights> arriving;  // on the device; null: `tensors`, in host memory
+    std::unique_ptr<AdapterUpdate> adapter;     // then `tensors` are its, and `places` is empty
+    std::vector<std::shared_ptr<TensorMemory>> merge_into;  // of each of its modules
     std::vector<StagedTensor> tensors;          // in manifest order; none on the device
     std::vector<size_t> places;                 // index in tensors_ of each tensor of the manifest
     std::vector<std::string> digests;           // of each; empty: not computed yet
@@ -165,7 +190,8 @@ class WeightReceiver {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Verify(Update& update, const DigestMap& digests) const;
   absl::Status VerifyOnDevice(Update& update, const DigestMap& word_sums) const;
-  absl::StatusOr<std::unique_ptr<StagedWeights>> StageVerified(Update& update);
+  absl::StatusOr<std::unique_ptr<StagedWeights>> StageVerified(Update& update, Live* live);
+  absl::Status CheckBase(const AdapterHeader& header) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<CommitReport> Install(Update& update, const DigestMap& digests,
                                        const DigestMap& word_sums);
   void DropUpdate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -174,6 +200,8 @@ class WeightReceiver {
   WeightSink* const sink_;
   const std::vector<TensorSpec> tensors_;
   const std::map<std::string, size_t> places_;  // tensor name -> index in tensors_
+  const LoadBase load_base_;
+  const DigestMap base_digests_;  // of the weights that the server loaded
 
   mutable Mutex mu_;
   CondVar commit_ended_;
@@ -185,6 +213,7 @@ class WeightReceiver {
   // In the order of tensors_; null before the first push, and while an update has them.
   std::vector<std::shared_ptr<TensorMemory>> held_ ABSL_GUARDED_BY(mu_);
   bool held_is_live_ ABSL_GUARDED_BY(mu_) = false;  // held_, or what the update gives back
+  std::shared_ptr<const std::vector<HostTensor>> base_ ABSL_GUARDED_BY(mu_);  // null: not read yet
 };
 
 }  // namespace tandem::rollout

@@ -1,5 +1,6 @@
 #include "trainer/optimizer/placed_policy.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/sub.h>
 
 #include <map>
@@ -166,16 +167,36 @@ absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::MergedMasters(
   return parts;
 }
 
-absl::StatusOr<double> PlacedPolicy::SquaredChange() {
-  const PolicyAdapters& adapters = policy_->adapters();
+absl::StatusOr<std::vector<HostTensor>> PlacedPolicy::WholeAdapters() {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<at::Tensor> whole, WholeMasters());
-  return CatchTorch("distance of weights", [&] {
-    double squares = 0;
-    for (size_t m = 0; m < adapters.modules().size(); ++m) {
-      squares += adapters.SquaredChange(m, whole[2 * m], whole[2 * m + 1]);
+  std::vector<HostTensor> copies;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(
+        copies.emplace_back(),
+        ToHostTensor(policy_->parameters()[i].name, whole[i].is_cpu() ? whole[i].clone() : whole[i]));
+  }
+  return copies;
+}
+
+absl::StatusOr<std::vector<double>> PlacedPolicy::SquaredChanges(
+    std::span<const HostTensor> from) {
+  const PolicyAdapters& adapters = policy_->adapters();
+  TANDEM_ASSIGN_OR_RETURN(std::vector<at::Tensor> whole, WholeMasters());
+  std::vector<double> squares;
+  for (size_t m = 0; m < adapters.modules().size(); ++m) {
+    at::Tensor a = whole[2 * m].cpu(), b = whole[2 * m + 1].cpu();
+    if (!from.empty()) {
+      // B A - B' A' = [B, -B'] [A; A']
+      TANDEM_ASSIGN_OR_RETURN(const at::Tensor from_a, AsMaster(from[2 * m]));
+      TANDEM_ASSIGN_OR_RETURN(const at::Tensor from_b, AsMaster(from[2 * m + 1]));
+      a = at::cat({a, from_a}, 0);
+      b = at::cat({b, from_b.neg()}, 1);
     }
-    return squares;
-  });
+    TANDEM_ASSIGN_OR_RETURN(
+        squares.emplace_back(),
+        CatchTorch("distance of weights", [&] { return adapters.SquaredChange(a, b); }));
+  }
+  return squares;
 }
 
 absl::Status PlacedPolicy::FillOwn(std::span<const HostTensor> own) {

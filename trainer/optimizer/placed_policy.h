@@ -80,9 +80,12 @@ class PlacedPolicy {
   //   INTERNAL  the device failed;  errors of gathering
   absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype,
                                                         std::span<const HostTensor> own = {});
-  // ||s B A||^2 over all adapters: how far they moved the model. All ranks call it and get the same.
-  // Errors as above.
-  absl::StatusOr<double> SquaredChange();
+  // With adapters: A and B of each whole on every rank, on the host, F32, as copies, in the order of
+  // parameters. All ranks call it. Errors as above.
+  absl::StatusOr<std::vector<HostTensor>> WholeAdapters();
+  // ||s B A||^2 of each adapter: how far it moved its weight, or with `from` (WholeAdapters of
+  // before) how far it moved since. Errors as above.
+  absl::StatusOr<std::vector<double>> SquaredChanges(std::span<const HostTensor> from = {});
   // All masters that this rank holds: those of its slices when sharded, else every tensor whole.
   absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
   // OwnMasters as copies, whatever the device.

@@ -110,6 +110,11 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
   if (!push.skipped) totals->dense_bytes += publisher_->num_bytes();
   totals->seconds = std::max(totals->seconds, push.seconds);
   totals->pause_ms = std::max(totals->pause_ms, push.pause_ms);
+  if (push.effect.has_value()) {
+    totals->effect = push.effect;
+    totals->effect->update_norm = cast_.update_norm;
+    cast_ = *totals->effect;
+  }
   return events_("push_committed",
                  push.skipped ? "the server had these weights already" : "weights delivered",
                  {{"version", absl::StrCat(version)},
@@ -120,6 +125,7 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
                   {"transport", JsonText(TransportOf(push))},
                   {"on_device", push.on_device ? "true" : "false"},
                   {"form", JsonText(push.skipped    ? "none"
+                                    : push.effect   ? "adapter"
                                     : push.is_delta ? "delta"
                                                     : "dense")},
                   {"changed_share", JsonNumber(cast_.changed_share)},
@@ -138,7 +144,8 @@ absl::StatusOr<PushTotals> Delivery::Publish(WeightVersion version, CastWeights 
   // Masters on a device are still those of this version where none was held back.
   if (!held_.empty()) due.cast.on_device.reset();
   TANDEM_RETURN_IF_ERROR(publisher_->SetWeights(due.version, std::move(due.cast.tensors),
-                                                std::move(due.cast.on_device)));
+                                                std::move(due.cast.on_device),
+                                                std::move(due.cast.adapter)));
   std::vector<int> servers;
   TANDEM_RETURN_IF_ERROR(ClaimBehind(&servers));
   for (int i = 0; i < client_->num_servers(); ++i) {
@@ -181,8 +188,9 @@ absl::Status Delivery::ForwardEvents() {
   return absl::OkStatus();
 }
 
-void AddPushNumbers(WeightVersion version, const CastNumbers& cast, const PushTotals& totals,
+void AddPushNumbers(WeightVersion version, const CastNumbers& of_cast, const PushTotals& totals,
                     MetricsLine* line) {
+  const CastNumbers cast = totals.effect.value_or(of_cast);
   line->AddCount("push/version", version.value);
   line->AddCount("push/bytes", totals.bytes);
   line->AddCount("push/dense_bytes", totals.dense_bytes);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct PushTotals {
   int64_t dense_bytes = 0;  // as they would have without deltas
   double seconds = 0;       // of the slowest server
   double pause_ms = 0;      // of the slowest server
+  std::optional<CastNumbers> effect;  // of an adapter, as a server reports it
 };
 
 class Delivery {

@@ -19,6 +19,8 @@
 
 namespace tandem::trainer {
 
+struct AdapterPush;
+
 enum class Rounding { kNearest, kDither };
 inline std::string_view RoundingName(Rounding rounding) {
   return rounding == Rounding::kNearest ? "nearest" : "dither";
@@ -72,6 +74,7 @@ struct CastWeights {
   std::shared_ptr<BucketSource> on_device;
   Rounding rounding = Rounding::kNearest;  // of a cast to kBF16
   CastNumbers numbers;
+  std::shared_ptr<const AdapterPush> adapter;  // then `tensors` are an adapter's, F32
 };
 
 class WeightCaster {

@@ -58,6 +58,7 @@ struct HeldVersion {
   DigestMap digests;
   std::shared_ptr<BucketSource> on_device;  // null: none, or it was used
   DigestMap word_sums;                      // where there was one
+  std::shared_ptr<const AdapterPush> adapter;  // null: the tensors are the model's
 };
 
 }  // namespace
@@ -80,7 +81,8 @@ struct WeightPublisher::Impl {
   // Compares with the held version. Word sums are compared where both sides have them.
   bool RunsHeld(const RemoteWeights& live) const {
     return Runs(live, held.version, held.digests) &&
-           (live.word_sums.empty() || held.word_sums.empty() || live.word_sums == held.word_sums);
+           (live.word_sums.empty() || held.word_sums.empty() || live.word_sums == held.word_sums) &&
+           MadeTheSame(live);
   }
   bool TakesDelta(const RemoteWeights& live) const {
     return !deltas.empty() && live.takes_delta && Runs(live, base_version, base_digests);
@@ -92,7 +94,13 @@ struct WeightPublisher::Impl {
            comm::DeviceOf(options.group.backend) == memory;
   }
 
-  bool FindSkipped(const RemoteWeights& live, ServerPush* push) const;
+  bool FindSkipped(const RemoteWeights& live, ServerPush* push);
+  absl::Status NoteMerged(const RemoteWeights& live, ServerPush* push);
+  // Of an adapter: the weights that the first server made of it, where one did?
+  bool MadeTheSame(const RemoteWeights& live) const {
+    MutexLock lock(&mu);
+    return merged.empty() || live.merged == merged;
+  }
   absl::Status Commit(WeightRemote& remote, ServerPush* push);
   absl::Status Attempt(WeightRemote& remote, bool delta_allowed, ServerPush* push);
   ServerPush PushTo(int server);
@@ -115,7 +123,8 @@ struct WeightPublisher::Impl {
   std::thread renewer;
   EndSign end;  // of the renewer
 
-  Mutex mu;
+  mutable Mutex mu;
+  DigestMap merged ABSL_GUARDED_BY(mu);  // what the first server made of the held adapter
   std::map<int, WeightRemote> remotes ABSL_GUARDED_BY(mu);  // of servers that were called
   std::string traceparent ABSL_GUARDED_BY(mu);
   std::set<int> claimed ABSL_GUARDED_BY(mu);
@@ -246,11 +255,12 @@ absl::Status JudgeRefusedClaim(const absl::Status& refusal, double denied_second
 }
 
 absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<TensorSource> tensors,
-                                         std::shared_ptr<BucketSource> on_device) {
+                                         std::shared_ptr<BucketSource> on_device,
+                                         std::shared_ptr<const AdapterPush> adapter) {
   if (on_device && !impl_->MaySendFrom(on_device->memory())) on_device.reset();
   const std::vector<TensorSource>& base = impl_->held.tensors;
   const size_t count = tensors.size();
-  const bool wants_delta = impl_->options.delta && base.size() == count;
+  const bool wants_delta = impl_->options.delta && base.size() == count && adapter == nullptr;
   std::vector<std::string> digests(count), word_sums(count);
   std::vector<TensorDelta> deltas(wants_delta ? count : 0);
   std::vector<absl::Status> read(count);
@@ -276,7 +286,11 @@ absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<Tens
   impl_->base_version = impl_->held.version;
   impl_->base_digests = impl_->held.digests;
   impl_->deltas = std::move(deltas);
-  impl_->held = {version, std::move(tensors), {}, std::move(on_device), {}};
+  impl_->held = {version, std::move(tensors), {}, std::move(on_device), {}, std::move(adapter)};
+  {
+    MutexLock lock(&impl_->mu);
+    impl_->merged.clear();
+  }
   for (size_t i = 0; i < count; ++i) {
     const std::string& name = impl_->held.tensors[i].spec.name;
     impl_->held.digests[name] = std::move(digests[i]);
@@ -286,7 +300,8 @@ absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<Tens
 }
 
 WeightPayload WeightPublisher::Impl::Payload(bool as_delta) const {
-  WeightPayload payload = {.version = held.version, .tensors = held.tensors};
+  WeightPayload payload = {
+      .version = held.version, .tensors = held.tensors, .adapter = held.adapter.get()};
   if (as_delta) {
     payload.base = base_version;
     payload.deltas = deltas;
@@ -295,12 +310,25 @@ WeightPayload WeightPublisher::Impl::Payload(bool as_delta) const {
 }
 
 // A commit whose reply was lost, or a server that loaded the same file, has them already.
-bool WeightPublisher::Impl::FindSkipped(const RemoteWeights& live, ServerPush* push) const {
+bool WeightPublisher::Impl::FindSkipped(const RemoteWeights& live, ServerPush* push) {
   if (!RunsHeld(live)) return false;
+  if (held.adapter != nullptr && !NoteMerged(live, push).ok()) return false;
   push->skipped = true;
   push->digest = CombinedDigest(live.digests);
   push->live_epoch = live.epoch;
   return true;
+}
+
+// Takes the digests of the weights that the first server made of an adapter, which those of others
+// must equal.
+absl::Status WeightPublisher::Impl::NoteMerged(const RemoteWeights& live, ServerPush* push) {
+  TANDEM_RETURN_IF_ERROR(CheckApplied(*held.adapter, live.applied));
+  push->effect = NumbersOf(*held.adapter, live.applied);
+  MutexLock lock(&mu);
+  if (merged.empty()) merged = live.merged;
+  if (live.merged == merged) return absl::OkStatus();
+  return DataLoss("it made other weights of the adapter than another server, in ",
+                  Differing(merged, live.merged));
 }
 
 absl::Status WeightPublisher::Impl::Commit(WeightRemote& remote, ServerPush* push) {
@@ -319,6 +347,10 @@ absl::Status WeightPublisher::Impl::Commit(WeightRemote& remote, ServerPush* pus
     return DataLoss(remote.address(), " committed version ", held.version.value,
                     " that came on the device; its word_sums differ in ",
                     Differing(held.word_sums, reply.live.word_sums));
+  }
+  if (held.adapter != nullptr) {
+    const absl::Status applied = NoteMerged(reply.live, push);
+    if (!applied.ok()) return DataLoss(remote.address(), ": ", applied.message());
   }
   push->verify_ms = reply.verify_ms;
   push->pack_ms = reply.pack_ms;
@@ -497,6 +529,11 @@ void WeightPublisher::Release() {
 
 WeightVersion WeightPublisher::version() const { return impl_->held.version; }
 const DigestMap& WeightPublisher::digests() const { return impl_->held.digests; }
+DigestMap WeightPublisher::served_digests() const {
+  if (impl_->held.adapter == nullptr) return impl_->held.digests;
+  MutexLock lock(&impl_->mu);
+  return impl_->merged;
+}
 int64_t WeightPublisher::num_bytes() const {
   int64_t sum = 0;
   for (const TensorSource& tensor : impl_->held.tensors) sum += tensor.spec.num_bytes();

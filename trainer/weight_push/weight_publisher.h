@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/rollouts/server_pool.h"
+#include "trainer/weight_push/adapter_push.h"
 #include "trainer/weight_push/push_group.h"
 
 namespace tandem::trainer {
@@ -63,6 +65,7 @@ struct ServerPush {
   double pause_ms = 0;      // how long no decode step could run
   int64_t live_epoch = 0;   // as the server reports it
   std::string digest;       // CombinedDigest of its live weights
+  std::optional<CastNumbers> effect;  // of an adapter
 };
 
 // The error of a claim that a server refused for `denied_seconds` without a break. A process of the
@@ -99,9 +102,11 @@ class WeightPublisher {
   // digest (and those before, for what changed) and again for every push that sends it whole; from
   // several threads. Sends nothing. Errors of reading: the weights before stay.
   // `on_device`: the same bytes, made on a device; null: they are not. The next Publish may send
-  // from there, once: until it returns the masters must stay as they are.
+  // from there, once: until it returns the masters must stay as they are. `adapter`: the tensors are
+  // an adapter's, and a server's part of a push also fails with DATA_LOSS of CheckApplied.
   absl::Status SetWeights(WeightVersion version, std::vector<TensorSource> tensors,
-                          std::shared_ptr<BucketSource> on_device = nullptr);
+                          std::shared_ptr<BucketSource> on_device = nullptr,
+                          std::shared_ptr<const AdapterPush> adapter = nullptr);
 
   // Sends the weights set last to a claimed server, unless it has them already, and checks the
   // digests it then runs. A failed attempt is aborted and made again.
@@ -124,6 +129,9 @@ class WeightPublisher {
 
   WeightVersion version() const;
   const DigestMap& digests() const;  // of the weights set last
+  // Of what servers serve of them: of an adapter those of merged weights, as the servers made them;
+  // empty before one did.
+  DigestMap served_digests() const;
   int64_t num_bytes() const;         // of the weights set last, dense
   int64_t epoch() const;
 

@@ -64,6 +64,19 @@ std::vector<int64_t> WeightPayload::wire_sizes() const {
   return sizes;
 }
 
+// Of a GetWeightInfoResponse or CommitUpdateResponse.
+template <typename Response>
+void ReadMerged(const Response& response, RemoteWeights* live) {
+  for (const wire::TensorDigest& digest : response.merged_digests()) {
+    live->merged[digest.name()] = digest.xxh3_128();
+  }
+  for (const wire::ModuleEffect& module : response.effects()) {
+    live->applied.push_back({module.weight(),
+                             {module.squared_change(), module.arrived(), module.squared_loss(),
+                              module.changed()}});
+  }
+}
+
 struct WeightRemote::Impl {
   Impl(rpc::CallerChannel& calls, const std::string& run, absl::Duration of_long_calls)
       : channel(calls), run_id(run), timeout(of_long_calls) {}
@@ -130,6 +143,7 @@ absl::StatusOr<RemoteWeights> WeightRemote::Info() {
                         .epoch = response.epoch(),
                         .takes_delta = response.takes_delta()};
   Read(response.live_digests(), &live);
+  ReadMerged(response, &live);
   TANDEM_ASSIGN_OR_RETURN(live.dtype, DTypeFromName(response.tensors(0).dtype()));
   return live;
 }
@@ -169,6 +183,13 @@ absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
     for (const int64_t size : tensor.spec.shape) spec->add_shape(size);
   }
   request.set_on_device(payload.on_device != nullptr);
+  if (payload.adapter != nullptr) {
+    wire::Adapter* const adapter = request.mutable_adapter();
+    adapter->set_rank(payload.adapter->rank);
+    adapter->set_scaling(payload.adapter->scaling);
+    adapter->set_dither(payload.adapter->dither);
+    adapter->set_base_digest(payload.adapter->base_digest);
+  }
   if (payload.base) {
     request.mutable_delta()->set_base_version(payload.base->value);
     for (size_t i = 0; i < payload.tensors.size(); ++i) {
@@ -270,6 +291,7 @@ absl::StatusOr<CommitReply> WeightRemote::Commit(int64_t epoch, WeightVersion ve
                     .pack_ms = response.pack_ms(),
                     .pause_ms = response.pause_ms()};
   Read(response.live_digests(), &reply.live);
+  ReadMerged(response, &reply.live);
   return reply;
 }
 

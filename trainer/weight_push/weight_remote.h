@@ -18,6 +18,7 @@
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
 #include "common/weights/tensor_delta.h"
+#include "trainer/weight_push/adapter_push.h"
 #include "trainer/weight_push/bucket_source.h"
 
 namespace tandem::trainer {
@@ -30,6 +31,9 @@ struct RemoteWeights {
   DigestMap word_sums;       // of weights that arrived on the device; else empty
   bool takes_delta = false;  // over that version
   DType dtype = DType::kF32;
+  // Where it is an adapter, `digests` are its; of the weights that it made, and what it did to them:
+  DigestMap merged;
+  std::vector<AppliedModule> applied;
 };
 
 // The bytes of one tensor as they are sent; `owner` keeps them alive.
@@ -45,6 +49,7 @@ struct WeightPayload {
   std::optional<WeightVersion> base;         // none: all dense
   std::span<const TensorDelta> deltas = {};  // with a base: of each tensor
   BucketSource* on_device = nullptr;         // buckets made there, for servers that take them there
+  const AdapterPush* adapter = nullptr;      // the tensors are an adapter's
 
   // The bytes that are sent for tensor `i`. Errors of reading it.
   absl::StatusOr<WireBytes> wire(size_t i) const;

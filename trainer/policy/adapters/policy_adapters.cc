@@ -78,7 +78,7 @@ at::Tensor PolicyAdapters::Merged(size_t module, const at::Tensor& of_a, const a
   return merged;
 }
 
-double PolicyAdapters::SquaredChange(size_t module, const at::Tensor& a, const at::Tensor& b) const {
+double PolicyAdapters::SquaredChange(const at::Tensor& a, const at::Tensor& b) const {
   // ||s B A||^2 = s^2 tr((B^T B) (A A^T))
   const at::Tensor wide_a = a.cpu().to(at::kDouble), wide_b = b.cpu().to(at::kDouble);
   const at::Tensor products = at::mm(wide_b.t(), wide_b).mul_(at::mm(wide_a, wide_a.t()));

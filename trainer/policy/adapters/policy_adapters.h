@@ -55,8 +55,8 @@ class PolicyAdapters {
   at::Tensor Merged(size_t module, const at::Tensor& a, const at::Tensor& b,
                     const at::Tensor& base) const;
 
-  // ||s B A||^2: of what the adapter adds to the module's weight.
-  double SquaredChange(size_t module, const at::Tensor& a, const at::Tensor& b) const;
+  // ||s B A||^2 of factors of any rank, by products of rank x rank.
+  double SquaredChange(const at::Tensor& a, const at::Tensor& b) const;
 
  private:
   LoraOptions options_;
