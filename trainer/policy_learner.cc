@@ -21,7 +21,6 @@
 #include "common/tensor/nearest_cast.h"
 #include "common/weights/digest.h"
 #include "trainer/critic/scored_model.h"
-#include "trainer/optimizer/placed_policy.h"
 #include "trainer/policy/libtorch_version.h"
 #include "trainer/ranks/cuda_device.h"
 #include "trainer/ranks/device_choice.h"
@@ -188,27 +187,22 @@ class PolicyLearner : public Learner {
  private:
   // A push of A and B, which servers merge; every rank has them whole.
   absl::StatusOr<CastWeights> CastAdapters(DType dtype, Rounding rounding) {
-    PlacedPolicy& policy = step_->adapted();
-    const std::vector<LoraModule>& modules = policy.policy().adapters().modules();
-    TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> adapters, policy.WholeAdapters());
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<double> changes, policy.SquaredChanges());
+    TANDEM_ASSIGN_OR_RETURN(HeldAdapters held, step_->Adapters(pushed_));
     TANDEM_ASSIGN_OR_RETURN(const std::string base_digest, BaseDigest(dtype));
     auto push = std::make_shared<AdapterPush>();
     *push = {.rank = lora_.rank,
              .scaling = lora_.scaling(),
              .dither = rounding == Rounding::kDither,
              .base_digest = base_digest};
-    for (size_t m = 0; m < modules.size(); ++m) {
-      push->modules.push_back({modules[m].weight, changes[m]});
+    for (size_t m = 0; m < held.modules.size(); ++m) {
+      push->modules.push_back({held.modules[m].weight, held.changes[m]});
     }
     for (const HostTensor& tensor : start_) push->num_elements += tensor.spec.num_elements();
     CastWeights cast = {.rounding = rounding, .adapter = push};
-    if (!pushed_.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const std::vector<double> moves, policy.SquaredChanges(pushed_));
-      cast.numbers.update_norm = std::sqrt(std::accumulate(moves.begin(), moves.end(), 0.0));
-    }
-    pushed_ = adapters;
-    cast.tensors = PresentAll(std::move(adapters));
+    cast.numbers.update_norm =
+        std::sqrt(std::accumulate(held.moves.begin(), held.moves.end(), 0.0));
+    pushed_ = held.tensors;
+    cast.tensors = PresentAll(std::move(held.tensors));
     return cast;
   }
 

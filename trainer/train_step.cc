@@ -395,8 +395,8 @@ absl::StatusOr<GroupLogprobs> TrainStep::ScoreModel(
 
 absl::StatusOr<double> TrainStep::DistanceFrom(const std::vector<HostTensor>& tensors) const {
   if (has_adapters()) {
-    TANDEM_ASSIGN_OR_RETURN(const auto squares, impl_->models.policy->SquaredChanges());
-    return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
+    TANDEM_ASSIGN_OR_RETURN(const HeldAdapters held, impl_->models.policy->Adapters());
+    return std::sqrt(std::accumulate(held.changes.begin(), held.changes.end(), 0.0));
   }
   TANDEM_ASSIGN_OR_RETURN(const double squares, impl_->models.policy->SquaredDistance(tensors));
   TANDEM_ASSIGN_OR_RETURN(const double sum, impl_->models.ranks.SumInOrder(squares));
@@ -416,7 +416,9 @@ absl::StatusOr<std::vector<TensorPart>> TrainStep::MergedMasters(
   impl_->WeightsStand();
   return merged;
 }
-PlacedPolicy& TrainStep::adapted() { return *impl_->models.policy; }
+absl::StatusOr<HeldAdapters> TrainStep::Adapters(std::span<const HostTensor> before) {
+  return impl_->models.policy->Adapters(before);
+}
 absl::StatusOr<std::vector<TensorPart>> TrainStep::CopyOwnMasters() const {
   return impl_->models.policy->CopyOwnMasters();
 }

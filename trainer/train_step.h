@@ -46,6 +46,7 @@
 #include "trainer/experience/group_logprobs.h"
 #include "trainer/metrics/step_report.h"
 #include "trainer/optimizer/bucket_plan.h"
+#include "trainer/optimizer/held_adapters.h"
 #include "trainer/ranks/rank_collectives.h"
 #include "trainer/train_step_options.h"
 #include "trainer/weight_push/weight_cast.h"
@@ -133,10 +134,10 @@ class TrainStep {
   absl::StatusOr<std::vector<TensorPart>> OwnMasters() const;
   absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
   bool has_adapters() const;
-  // With adapters: PlacedPolicy::MergedMasters.
+  // With adapters: those of PlacedPolicy.
   absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype,
                                                         std::span<const HostTensor> own = {});
-  PlacedPolicy& adapted();  // with adapters: the policy, for what a push of them needs
+  absl::StatusOr<HeldAdapters> Adapters(std::span<const HostTensor> before = {});
   // OwnMasters as copies, which nothing changes.
   absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
   bool sharded() const;

@@ -14,7 +14,6 @@
 #include "tests/support/status_matchers.h"
 #include "tests/trainer/toy_model.h"
 #include "tests/trainer/train_steps.h"
-#include "trainer/optimizer/placed_policy.h"
 #include "trainer/train_step.h"
 
 namespace tandem::trainer {

@@ -15,12 +15,6 @@
 
 namespace tandem::trainer {
 
-std::vector<HostTensor> ValuesOf(const std::vector<TensorPart>& parts) {
-  std::vector<HostTensor> values;
-  for (const TensorPart& part : parts) values.push_back(part.values);
-  return values;
-}
-
 PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const PlacedPolicyOptions& options)
     : policy_(std::move(policy)),
       lora_seed_(options.lora_seed),
@@ -167,36 +161,27 @@ absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::MergedMasters(
   return parts;
 }
 
-absl::StatusOr<std::vector<HostTensor>> PlacedPolicy::WholeAdapters() {
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<at::Tensor> whole, WholeMasters());
-  std::vector<HostTensor> copies;
-  for (size_t i = 0; i < whole.size(); ++i) {
-    TANDEM_ASSIGN_OR_RETURN(
-        copies.emplace_back(),
-        ToHostTensor(policy_->parameters()[i].name, whole[i].is_cpu() ? whole[i].clone() : whole[i]));
-  }
-  return copies;
-}
-
-absl::StatusOr<std::vector<double>> PlacedPolicy::SquaredChanges(
-    std::span<const HostTensor> from) {
+absl::StatusOr<HeldAdapters> PlacedPolicy::Adapters(std::span<const HostTensor> before) {
   const PolicyAdapters& adapters = policy_->adapters();
-  TANDEM_ASSIGN_OR_RETURN(std::vector<at::Tensor> whole, WholeMasters());
-  std::vector<double> squares;
-  for (size_t m = 0; m < adapters.modules().size(); ++m) {
-    at::Tensor a = whole[2 * m].cpu(), b = whole[2 * m + 1].cpu();
-    if (!from.empty()) {
-      // B A - B' A' = [B, -B'] [A; A']
-      TANDEM_ASSIGN_OR_RETURN(const at::Tensor from_a, AsMaster(from[2 * m]));
-      TANDEM_ASSIGN_OR_RETURN(const at::Tensor from_b, AsMaster(from[2 * m + 1]));
-      a = at::cat({a, from_a}, 0);
-      b = at::cat({b, from_b.neg()}, 1);
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<at::Tensor> whole, WholeMasters());
+  HeldAdapters held = {.modules = adapters.modules()};
+  for (size_t m = 0; m < held.modules.size(); ++m) {
+    at::Tensor pair[2];  // A and B
+    for (size_t k = 0; k < 2; ++k) {
+      const at::Tensor& master = whole[2 * m + k];
+      pair[k] = master.is_cpu() ? master.clone() : master.cpu();
+      TANDEM_ASSIGN_OR_RETURN(held.tensors.emplace_back(),
+                              ToHostTensor(policy_->parameters()[2 * m + k].name, pair[k]));
     }
-    TANDEM_ASSIGN_OR_RETURN(
-        squares.emplace_back(),
-        CatchTorch("distance of weights", [&] { return adapters.SquaredChange(a, b); }));
+    held.changes.push_back(adapters.SquaredChange(pair[0], pair[1]));
+    if (before.empty()) continue;
+    // B A - B' A' = [B, -B'] [A; A']
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor a, AsMaster(before[2 * m]));
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor b, AsMaster(before[2 * m + 1]));
+    held.moves.push_back(
+        adapters.SquaredChange(at::cat({pair[0], a}, 0), at::cat({pair[1], b.neg()}, 1)));
   }
-  return squares;
+  return held;
 }
 
 absl::Status PlacedPolicy::FillOwn(std::span<const HostTensor> own) {

@@ -18,6 +18,7 @@
 #include "common/model/numerics.h"
 #include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
+#include "trainer/optimizer/held_adapters.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/optimizer/parameter_buckets.h"
 #include "trainer/policy/policy.h"
@@ -80,12 +81,9 @@ class PlacedPolicy {
   //   INTERNAL  the device failed;  errors of gathering
   absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype,
                                                         std::span<const HostTensor> own = {});
-  // With adapters: A and B of each whole on every rank, on the host, F32, as copies, in the order of
-  // parameters. All ranks call it. Errors as above.
-  absl::StatusOr<std::vector<HostTensor>> WholeAdapters();
-  // ||s B A||^2 of each adapter: how far it moved its weight, or with `from` (WholeAdapters of
-  // before) how far it moved since. Errors as above.
-  absl::StatusOr<std::vector<double>> SquaredChanges(std::span<const HostTensor> from = {});
+  // With adapters: all of them, on every rank; `before` are tensors that it returned. All ranks call
+  // it. Errors as above.
+  absl::StatusOr<HeldAdapters> Adapters(std::span<const HostTensor> before = {});
   // All masters that this rank holds: those of its slices when sharded, else every tensor whole.
   absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
   // OwnMasters as copies, whatever the device.
@@ -125,9 +123,6 @@ class PlacedPolicy {
   const std::vector<HostTensor> lora_start_;
   ParameterBuckets buckets_;
 };
-
-// What OwnMasters returned, for FillOwn.
-std::vector<HostTensor> ValuesOf(const std::vector<TensorPart>& parts);
 
 // The optimizer of this rank's slices of a trainable model, which must outlive it.
 //   INTERNAL  the device has no memory for the moments

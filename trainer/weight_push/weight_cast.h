@@ -61,6 +61,12 @@ struct TensorPart {
   int64_t first = 0;  // element of the tensor
 };
 
+inline std::vector<HostTensor> ValuesOf(const std::vector<TensorPart>& parts) {
+  std::vector<HostTensor> values;
+  for (const TensorPart& part : parts) values.push_back(part.values);
+  return values;
+}
+
 struct CastParts {
   std::vector<HostTensor> tensors;  // names, shapes and order of the masters; own memory
   CastSums sums;
