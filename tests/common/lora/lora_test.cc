@@ -12,6 +12,7 @@
 #include "common/lora/lora_merge.h"
 #include "common/lora/lora_shape.h"
 #include "common/lora/peft_files.h"
+#include "common/tensor/bf16_rounding.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
@@ -109,6 +110,55 @@ TEST(MergeLoraTest, AnAdapterWhoseBIsZeroLeavesTheBaseAndItsSigns) {
   MergeLora({a.data(), b.data(), 4, 8, 2.0f}, 0, 4, base.data(), merged.data());
   EXPECT_EQ(merged, base);
   EXPECT_TRUE(std::signbit(merged[5]));
+}
+
+// Base 1 and s B A = 2^-8, 3 * 2^-8: half of a bf16 step above 1, and one and a half.
+TEST(ServeMergedTest, RoundsAsAPushDoesAndSumsWhatArrived) {
+  const std::vector<float> a = {0.00390625f, 0.01171875f}, b = {1};
+  const std::vector<uint16_t> base = {NearestBf16(1.0f), NearestBf16(1.0f)};
+  std::vector<uint16_t> served(2);
+  const LoraFactors adapter = {a.data(), b.data(), 1, 2, 1.0f};
+  const LoraEffect nearest = ServeMerged(adapter, "w", false, 0, 1, base.data(), served.data());
+  EXPECT_EQ(Bf16ToFloat(served[0]), 1.0f);  // to even
+  EXPECT_EQ(Bf16ToFloat(served[1]), 1.015625f);
+  EXPECT_DOUBLE_EQ(nearest.squared_change, 10.0 / 65536);
+  EXPECT_DOUBLE_EQ(nearest.arrived, 3.0 * 4 / 65536);
+  EXPECT_DOUBLE_EQ(nearest.squared_loss, 2.0 / 65536);
+  EXPECT_EQ(nearest.changed, 1);
+  ServeMerged(adapter, "w", true, 0, 1, base.data(), served.data());
+  const uint64_t name = DitherNameHash("w");
+  EXPECT_EQ(served[0], DitherBf16(1.00390625f, name, 0));
+  EXPECT_EQ(served[1], DitherBf16(1.01171875f, name, 1));
+}
+
+// Over many elements dither loses nothing on average, where rounding to nearest loses everything.
+TEST(ServeMergedTest, DitherLetsChangesOfATenthOfAStepArrive) {
+  const std::vector<float> a(1000, 0.00078125f), b(20, 1.0f);
+  const std::vector<uint16_t> base(20'000, NearestBf16(1.0f));
+  std::vector<uint16_t> served(base.size());
+  const LoraFactors adapter = {a.data(), b.data(), 1, 1000, 1.0f};
+  EXPECT_EQ(ServeMerged(adapter, "w", false, 0, 20, base.data(), served.data()).changed, 0);
+  const LoraEffect dithered = ServeMerged(adapter, "w", true, 0, 20, base.data(), served.data());
+  EXPECT_NEAR(dithered.arrived / dithered.squared_change, 1, 0.1);
+  // Parts give the same.
+  std::vector<uint16_t> parts(base.size());
+  for (const int64_t first : {0, 7}) {
+    ServeMerged(adapter, "w", true, first, first == 0 ? 7 : 13, base.data(),
+                parts.data() + first * 1000);
+  }
+  EXPECT_EQ(parts, served);
+}
+
+TEST(ServeMergedTest, OfAnFp32ServerTheSumIsServed) {
+  const std::vector<float> a = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f}, b = {0.7f, 0.8f, 0.9f};
+  const std::vector<float> base = {1, 2};
+  std::vector<float> merged(2), served(2);
+  const LoraFactors adapter = {a.data(), b.data(), 3, 2, 0.5f};
+  MergeLora(adapter, 0, 1, base.data(), merged.data());
+  const LoraEffect effect = ServeMerged(adapter, "w", true, 0, 1, base.data(), served.data());
+  EXPECT_EQ(served, merged);
+  EXPECT_FLOAT_EQ(served[0], 1 + 0.5f * (0.07f + 0.24f + 0.45f));
+  EXPECT_EQ(effect.changed, 2);
 }
 
 class PeftFilesTest : public ::testing::Test {

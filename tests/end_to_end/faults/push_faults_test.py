@@ -21,7 +21,10 @@ from weight_pusher import tensor_bytes
 
 _, _, weights_pb, weights_grpc = load_stubs()
 WORKER = pathlib.Path(os.environ["TANDEM_TESTS"]) / "push_worker"
-WAYS = [("stream", "dense"), ("stream", "delta"), ("collective", "dense"), ("collective", "delta")]
+WAYS = [("stream", "dense"), ("stream", "delta"), ("collective", "dense"), ("collective", "delta"),
+        ("stream", "adapter"), ("collective", "adapter")]  # adapters of servers that quantise what they make
+STREAM, GROUP = WAYS[1], WAYS[3]
+ADAPTER = WAYS[4]
 DEADLINE = 15  # seconds allowed for an operation
 SECRET = "the secret of run 'run', in every process that goes on with it"
 BOUND = 180    # seconds within which a push that lost a process has ended
@@ -82,8 +85,9 @@ class Worker:
         self.process.stdout.close()
 
 
-def serve(model, port=0, env=None):
-    return Server(model, "--dtype", "bf16", port=port, env=env)
+def serve(model, way, port=0, env=None):
+    flags = ["--set", "server.engine.weights=int8", "--set", "server.engine.kv=int8"] if way[1] == "adapter" else []
+    return Server(model, "--dtype", "bf16", *flags, port=port, env=env)
 
 
 def after(seconds, action):
@@ -96,7 +100,8 @@ def after(seconds, action):
 def live(server):
     stub = weights_grpc.WeightServiceStub(server.channel)
     info = stub.GetWeightInfo(weights_pb.GetWeightInfoRequest(), timeout=120)
-    return info.live_version, {digest.name: digest.xxh3_128 for digest in info.live_digests}
+    digests = [*info.live_digests, *info.merged_digests, *info.served_digests]
+    return info.live_version, [(digest.name, digest.xxh3_128) for digest in digests]
 
 
 def delivered(answer, servers):
@@ -118,7 +123,7 @@ def test_a_server_killed_in_a_push_does_not_keep_the_others_from_it_and_comes_ba
     print("seed", seed)
     draw = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(serve(model)) for _ in range(2)]
+        servers = [stack.enter_context(serve(model, way)) for _ in range(2)]
         worker = stack.enter_context(Worker(model, way, servers))
         for i in range(2):
             worker.claim(i)
@@ -137,7 +142,7 @@ def test_a_server_killed_in_a_push_does_not_keep_the_others_from_it_and_comes_ba
             assert answer[other]["status"] == "OK", answer
             # The process that was killed may have answered before.
             port = int(servers[victim].address.split(":")[1])
-            servers[victim] = stack.enter_context(serve(model, port))
+            servers[victim] = stack.enter_context(serve(model, way, port))
             if answer[str(victim)]["status"] == "OK":  # the proof of delivery finds it, as before a train step
                 assert "UNAVAILABLE" in worker.ask("verify")[str(victim)]
             worker.claim(victim)
@@ -155,7 +160,7 @@ def test_a_trainer_killed_in_a_push_leaves_its_version_or_the_one_before_and_the
     print("seed", seed)
     draw = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(serve(model)) for _ in range(2)]
+        servers = [stack.enter_context(serve(model, way)) for _ in range(2)]
         known = {}  # version -> digests
         version = 0
         for _ in range(2):
@@ -180,10 +185,10 @@ def test_a_trainer_killed_in_a_push_leaves_its_version_or_the_one_before_and_the
             version += 1
 
 
-@pytest.mark.parametrize("way", [WAYS[0], WAYS[3]], ids="_".join)
+@pytest.mark.parametrize("way", [WAYS[0], GROUP, ADAPTER], ids="_".join)
 def test_a_server_that_hangs_is_out_at_the_deadline_and_the_others_have_the_version(model, way):
     with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(serve(model)) for _ in range(2)]
+        servers = [stack.enter_context(serve(model, way)) for _ in range(2)]
         worker = stack.enter_context(Worker(model, way, servers))
         for i in range(2):
             worker.claim(i)
@@ -214,18 +219,20 @@ def small_model(tmp_path_factory):
     return small_run.make_model(tmp_path_factory.mktemp("small"))
 
 
-def fail_at(point, model, num_servers=1):
-    chunks = num_servers * len(tensor_bytes(model))
+def fail_at(point, model, way, num_servers=1):
+    names = tensor_bytes(model)
+    sent = 2 * sum("_proj." in name for name in names) if way[1] == "adapter" else len(names)
+    chunks = num_servers * sent
     return {"TANDEM_FAIL_POINT": point.replace("middle", str(chunks + chunks // 2))}
 
 
 @pytest.mark.parametrize("point", ["receiver: begun:2", "receiver: chunk:middle", "receiver: verified:2", "receiver: packed:2",
                                    "receiver: installed:2", "receiver: committed:2"])
-@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="_".join)
+@pytest.mark.parametrize("way", [STREAM, GROUP, ADAPTER], ids="_".join)
 def test_a_server_killed_at_each_step_of_a_push_comes_back_and_the_next_push_arrives(small_model, way, point):
     with contextlib.ExitStack() as stack:
-        victim = stack.enter_context(serve(small_model, env=fail_at(point, small_model)))
-        other = stack.enter_context(serve(small_model))
+        victim = stack.enter_context(serve(small_model, way, env=fail_at(point, small_model, way)))
+        other = stack.enter_context(serve(small_model, way))
         worker = stack.enter_context(Worker(small_model, way, [victim, other]))
         for i in range(2):
             worker.claim(i)
@@ -234,21 +241,22 @@ def test_a_server_killed_at_each_step_of_a_push_comes_back_and_the_next_push_arr
         assert victim.process.wait(timeout=240) == -signal.SIGKILL, f"it never came to '{point}'"
         assert answer["0"]["status"] != "OK" and answer["1"]["status"] == "OK", answer
         assert live(other)[0] == 2
-        again = stack.enter_context(serve(small_model, int(victim.address.split(":")[1])))
+        again = stack.enter_context(serve(small_model, way, int(victim.address.split(":")[1])))
         worker.claim(0)
         delivered(worker.ask("push 3"), [0, 1])
         assert live(again) == live(other) and live(other)[0] == 3
 
 
 @pytest.mark.parametrize("way, point", [
-    *((WAYS[1], f"publisher: {step}") for step in ("begun:3", "chunk:middle", "sent:3", "committed:3", "committed:4")),
-    *((WAYS[3], f"publisher: {step}") for step in ("begun:2", "sent:3", "committed:3", "committed:4"))],
+    *((way, f"publisher: {step}") for way in (STREAM, ADAPTER)
+      for step in ("begun:3", "chunk:middle", "sent:3", "committed:3", "committed:4")),
+    *((GROUP, f"publisher: {step}") for step in ("begun:2", "sent:3", "committed:3", "committed:4"))],
     ids=lambda value: value if isinstance(value, str) else "_".join(value))
 def test_a_trainer_killed_at_each_step_of_a_push_leaves_whole_versions_and_the_next_trainer_pushes(small_model, way, point):
     with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(serve(small_model)) for _ in range(2)]
+        servers = [stack.enter_context(serve(small_model, way)) for _ in range(2)]
         known = {}
-        with Worker(small_model, way, servers, env=fail_at(point, small_model, num_servers=2)) as worker:
+        with Worker(small_model, way, servers, env=fail_at(point, small_model, way, num_servers=2)) as worker:
             for i in range(2):
                 worker.claim(i)
             delivered(worker.ask("push 1"), [0, 1])

@@ -1,8 +1,8 @@
 // The trainer's side of weight pushes as a program, for push_faults_test.py.
 //
-//   push_worker MODEL TRANSPORT DELTA DEADLINE_SECONDS SECRET ADDRESS...
+//   push_worker MODEL TRANSPORT FORM DEADLINE_SECONDS SECRET ADDRESS...
 //
-// MODEL is the directory of the model that the servers serve in bf16. A process with the SECRET of
+// FORM is dense, delta, or adapter: then a version is an adapter of the model. MODEL is the directory of the model that the servers serve in bf16. A process with the SECRET of
 // an earlier one counts as the same run. It reads commands from standard input and answers each
 // with a JSON line on standard output:
 //
@@ -15,16 +15,21 @@
 
 #include <cstring>
 #include <iostream>
+#include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "common/lora/lora_shape.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/nearest_cast.h"
+#include "common/weights/digest.h"
 #include "nlohmann/json.hpp"
+#include "trainer/weight_push/adapter_push.h"
 #include "trainer/weight_push/weight_publisher.h"
 
 namespace tandem {
@@ -61,6 +66,42 @@ std::vector<HostTensor> WeightsOf(const std::vector<HostTensor>& model, int64_t 
   return weights;
 }
 
+// An adapter of rank 2 of every linear layer, whose values depend on the version: A of ones, and B of
+// one number in each row.
+struct Adapter {
+  std::vector<HostTensor> tensors;
+  std::shared_ptr<trainer::AdapterPush> push;
+};
+
+HostTensor Filled(const TensorSpec& spec, const std::vector<float>& pattern) {
+  auto values = std::make_shared<std::vector<float>>();
+  for (int64_t i = 0; i < spec.num_elements(); ++i) {
+    values->push_back(pattern[static_cast<size_t>(i) % pattern.size()]);
+  }
+  return {spec, std::as_bytes(std::span(*values)), values};
+}
+
+Adapter AdapterOf(const ModelConfig& config, const std::vector<HostTensor>& model,
+                  int64_t version) {
+  Adapter adapter = {.tensors = {}, .push = std::make_shared<trainer::AdapterPush>()};
+  const float b = 0.001f * static_cast<float>(version);
+  *adapter.push = {.rank = 2,
+                   .scaling = 2,
+                   .dither = true,
+                   .base_digest = CombinedDigest(DigestTensors(model))};
+  const auto modules = LoraModules(config, {.rank = 2});
+  if (!modules.ok()) return adapter;
+  for (const LoraModule& module : *modules) {
+    const std::vector<TensorSpec> specs = LoraTensors({module}, 2, DType::kF32);
+    adapter.tensors.push_back(Filled(specs[0], {1}));
+    adapter.tensors.push_back(Filled(specs[1], {b, 0}));
+    // s B A is 2 b everywhere.
+    adapter.push->modules.push_back(
+        {module.weight, 4.0 * b * b * static_cast<double>(module.out * module.in)});
+  }
+  return adapter;
+}
+
 rpc::Caller CallerWithSecret(const std::string& secret) {
   rpc::Caller caller;
   caller.UseSecret(secret);
@@ -70,8 +111,10 @@ rpc::Caller CallerWithSecret(const std::string& secret) {
 class Worker {
  public:
   Worker(const std::vector<std::string>& addresses, const std::string& secret,
-         const trainer::WeightPublisherOptions& options, std::vector<HostTensor> model)
-      : pool_(addresses, CallerWithSecret(secret)),
+         const trainer::WeightPublisherOptions& options, std::vector<HostTensor> model,
+         const ModelConfig* adapted)
+      : adapted_(adapted),
+        pool_(addresses, CallerWithSecret(secret)),
         publisher_(&pool_, "run", options),
         model_(std::move(model)) {}
 
@@ -93,8 +136,14 @@ class Worker {
   }
 
   json Push(int64_t version) {
-    const absl::Status set =
-        publisher_.SetWeights({version}, PresentAll(WeightsOf(model_, version)));
+    absl::Status set;
+    if (adapted_ != nullptr) {
+      Adapter adapter = AdapterOf(*adapted_, model_, version);
+      set = publisher_.SetWeights({version}, PresentAll(std::move(adapter.tensors)), nullptr,
+                                  std::move(adapter.push));
+    } else {
+      set = publisher_.SetWeights({version}, PresentAll(WeightsOf(model_, version)));
+    }
     if (!set.ok()) return set.ToString();
     json answer = json::object();
     for (const trainer::ServerPush& push : publisher_.Publish({claimed_.begin(), claimed_.end()})) {
@@ -107,6 +156,7 @@ class Worker {
     return answer;
   }
 
+  const ModelConfig* const adapted_;  // null: versions are whole weights
   const trainer::ServerPool pool_;
   trainer::WeightPublisher publisher_;
   const std::vector<HostTensor> model_;
@@ -124,7 +174,11 @@ int Run(int argc, char** argv) {
   options.timeout_seconds = options.group.deadline_seconds;
   std::vector<HostTensor> model = ReadBf16(argv[1]);
   if (model.empty()) return 3;
-  Worker worker({argv + 6, argv + argc}, argv[5], options, std::move(model));
+  const auto config = ReadModelConfig(argv[1]);
+  const bool adapts = std::string(argv[3]) == "adapter";
+  if (!config.ok()) return 3;
+  Worker worker({argv + 6, argv + argc}, argv[5], options, std::move(model),
+                adapts ? &*config : nullptr);
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line) && line != "end";) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ');
