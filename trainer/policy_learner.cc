@@ -140,6 +140,7 @@ class PolicyLearner : public Learner {
     if (device_ != Device::kCuda) ReturnFreedMemory();  // what the passes held
     CastWeights cast = {.rounding =
                             step_->num_updates() == 0 ? Rounding::kNearest : cast_.rounding};
+    served_dtype_ = dtype;
     if (step_->has_adapters() && lora_.push == LoraPush::kAdapters) {
       return CastAdapters(dtype, cast.rounding);
     }
@@ -166,6 +167,10 @@ class PolicyLearner : public Learner {
     const auto owner = std::make_shared<const std::vector<TensorPart>>(std::move(copies));
     std::erase_if(kept_, [](const auto& kept) { return kept.second.expired(); });
     kept_[++num_kept_] = owner;
+    if (step_->has_adapters()) {  // what captures need is the model
+      TANDEM_ASSIGN_OR_RETURN(const HeldAdapters held, step_->Adapters());
+      return KeptMasters{num_kept_, step_->MergedSources(held.tensors, served_dtype_), owner};
+    }
     return KeptMasters{num_kept_, step_->Gathered(ValuesOf(*owner), DType::kF32), owner};
   }
 
@@ -232,7 +237,8 @@ class PolicyLearner : public Learner {
   const WeightCastOptions cast_;
   WeightCaster caster_;
   const LoraOptions lora_;
-  std::vector<HostTensor> pushed_;               // adapters of the push before
+  DType served_dtype_ = DType::kF32;  // of servers
+  std::vector<HostTensor> pushed_;    // adapters of the push before
   std::map<DType, std::string> base_digests_;
   const std::vector<HostTensor> start_;
   // By number, while someone owns them: of each slice of this rank.

@@ -416,6 +416,10 @@ absl::StatusOr<std::vector<TensorPart>> TrainStep::MergedMasters(
   impl_->WeightsStand();
   return merged;
 }
+std::vector<TensorSource> TrainStep::MergedSources(const std::vector<HostTensor>& adapters,
+                                                   DType dtype) const {
+  return impl_->models.policy->MergedSources(adapters, dtype);
+}
 absl::StatusOr<HeldAdapters> TrainStep::Adapters(std::span<const HostTensor> before) {
   return impl_->models.policy->Adapters(before);
 }

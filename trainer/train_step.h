@@ -138,6 +138,8 @@ class TrainStep {
   absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype,
                                                         std::span<const HostTensor> own = {});
   absl::StatusOr<HeldAdapters> Adapters(std::span<const HostTensor> before = {});
+  std::vector<TensorSource> MergedSources(const std::vector<HostTensor>& adapters,
+                                          DType dtype) const;
   // OwnMasters as copies, which nothing changes.
   absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
   bool sharded() const;

@@ -164,9 +164,9 @@ absl::Status WeightReceiver::CheckBase(const AdapterHeader& header) {
   if (load_base_ == nullptr) return FailedPrecondition("this server takes no adapters");
   const std::string loaded = CombinedDigest(base_digests_);
   if (header.base_digest != loaded) {
-    return FailedPrecondition("the adapter is of a base with digest ", header.base_digest,
-                              ", and this server loaded one with digest ", loaded,
-                              ": start it with the model that the trainer starts from");
+    return InvalidArgument("the adapter is of a base with digest ", header.base_digest,
+                           ", and this server loaded one with digest ", loaded,
+                           ": start it with the model that the trainer starts from");
   }
   {
     MutexLock lock(&mu_);

@@ -123,9 +123,9 @@ class WeightReceiver {
                                              bool on_device = false) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Starts a push of an adapter; returns the bytes of its tensors. Drops an update in progress.
-  //   INVALID_ARGUMENT     version < 0; errors of AdapterUpdate::Create
-  //   FAILED_PRECONDITION  as Begin; the adapter is of another base than this server loaded; a server
-  //                        that takes none
+  //   INVALID_ARGUMENT     version < 0; errors of AdapterUpdate::Create; the adapter is of another base
+  //                        than this server loaded
+  //   FAILED_PRECONDITION  as Begin; a server that takes none; the model's files changed
   //   ABORTED              a commit is running
   //   any code from LoadBase
   absl::StatusOr<std::vector<int64_t>> BeginAdapter(WeightVersion version,

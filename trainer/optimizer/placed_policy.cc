@@ -142,23 +142,37 @@ absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::MergedMasters(
     TANDEM_RETURN_IF_ERROR(FillOwn(ValuesOf(live)));
     return merged;
   }
-  const PolicyAdapters& adapters = policy_->adapters();
-  TANDEM_CHECK(adapters.enabled());
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<at::Tensor> whole, WholeMasters());
+  TANDEM_ASSIGN_OR_RETURN(const HeldAdapters held, Adapters());
   std::vector<TensorPart> parts;
-  for (const NamedParameter& parameter : policy_->base()) {
-    TANDEM_ASSIGN_OR_RETURN(
-        HostTensor merged, CatchTorch("merging adapters", [&]() -> absl::StatusOr<HostTensor> {
-          at::Tensor base = parameter.master.detach().cpu();
-          if (dtype == DType::kBF16) base = base.to(at::kBFloat16).to(at::kFloat);
-          if (const auto module = adapters.Find(parameter.name); module.has_value()) {
-            base = adapters.Merged(*module, whole[2 * *module], whole[2 * *module + 1], base);
-          }
-          return ToHostTensor(parameter.name, base);
-        }));
+  for (const TensorSource& source : MergedSources(held.tensors, dtype)) {
+    TANDEM_ASSIGN_OR_RETURN(HostTensor merged, source.read());
     parts.push_back({std::move(merged), 0});
   }
   return parts;
+}
+
+std::vector<TensorSource> PlacedPolicy::MergedSources(const std::vector<HostTensor>& adapters,
+                                                      DType dtype) const {
+  TANDEM_CHECK(policy_->adapters().enabled());
+  std::vector<TensorSource> sources;
+  for (const NamedParameter& parameter : policy_->base()) {
+    const auto read = [this, &parameter, adapters, dtype]() -> absl::StatusOr<HostTensor> {
+      const PolicyAdapters& of = policy_->adapters();
+      const auto module = of.Find(parameter.name);
+      at::Tensor a, b;
+      if (module) {
+        TANDEM_ASSIGN_OR_RETURN(a, AsMaster(adapters[2 * *module]));
+        TANDEM_ASSIGN_OR_RETURN(b, AsMaster(adapters[2 * *module + 1]));
+      }
+      return CatchTorch("merging adapters", [&] {
+        at::Tensor base = parameter.master.detach().cpu();
+        if (dtype == DType::kBF16) base = base.to(at::kBFloat16).to(at::kFloat);
+        return ToHostTensor(parameter.name, module ? of.Merged(*module, a, b, base) : base);
+      });
+    };
+    sources.push_back({{parameter.name, DType::kF32, parameter.master.sizes().vec()}, read});
+  }
+  return sources;
 }
 
 absl::StatusOr<HeldAdapters> PlacedPolicy::Adapters(std::span<const HostTensor> before) {

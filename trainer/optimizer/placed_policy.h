@@ -81,6 +81,10 @@ class PlacedPolicy {
   //   INTERNAL  the device failed;  errors of gathering
   absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype,
                                                         std::span<const HostTensor> own = {});
+  // With adapters: the model with others of them merged in, as MergedMasters would have it, each made
+  // when it is read. `adapters` as Adapters returned them. This object must outlive the sources.
+  std::vector<TensorSource> MergedSources(const std::vector<HostTensor>& adapters,
+                                          DType dtype) const;
   // With adapters: all of them, on every rank; `before` are tensors that it returned. All ranks call
   // it. Errors as above.
   absl::StatusOr<HeldAdapters> Adapters(std::span<const HostTensor> before = {});

@@ -101,10 +101,14 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
   const std::string& address = client_->address(push.server);
   const int64_t version = publisher_->version().value;
   if (!push.status.ok()) {
+    // It serves another model than the run trains, and no server ever took a version: that is a
+    // mistake of whoever started the run, which waiting does not mend.
+    if (absl::IsInvalidArgument(push.status) && !delivered_) return push.status;
     client_->MarkLost(push.server, push.status.ToString());
     return events_("push_failed", push.status.ToString(),
                    {{"version", absl::StrCat(version)}, {"server", JsonText(address)}});
   }
+  delivered_ = true;
   client_->MarkReady(push.server, push.live_epoch, version);
   totals->bytes += push.bytes;
   if (!push.skipped) totals->dense_bytes += publisher_->num_bytes();

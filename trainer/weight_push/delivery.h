@@ -58,6 +58,7 @@ class Delivery {
 
   // Takes `cast` as the weights of `version`, and sends those due to every server that is ready or
   // behind. A server that fails is taken out of rotation (event push_failed).
+  //   INVALID_ARGUMENT  a server serves another model, and none took a version so far
   absl::StatusOr<PushTotals> Publish(WeightVersion version, CastWeights cast);
 
   // Pushes the version published last to servers that came or came back meanwhile. Quick when
@@ -88,6 +89,7 @@ class Delivery {
   const EventSink events_;
   std::deque<HeldWeights> held_;  // oldest first; the front is due once hold_back_ stand behind it
   bool published_ = false;
+  bool delivered_ = false;       // at least once, to any server
   CastNumbers cast_;             // of the version published last
   std::string lookup_problems_;  // as logged last
   std::set<int> leaving_;        // retired servers that may still be at work

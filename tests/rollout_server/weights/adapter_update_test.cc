@@ -159,7 +159,7 @@ TEST_F(AdapterUpdateTest, ALayerThatTheModelDoesNotHaveIsNamed) {
 TEST_F(AdapterUpdateTest, AnAdapterOfAnotherBaseIsRefusedWithWhatToDo) {
   AdapterHeader header = Header();
   header.base_digest = "0123";
-  EXPECT_THAT(Send(1, header), FailsWith(kNotNow, "start it with the model"));
+  EXPECT_THAT(Send(1, header), FailsWith(kBadValue, "start it with the model"));
   // The files on disk are others now.
   base_[1] = Tensor(model_[1], Bf16({7, 9}));
   header.base_digest = CombinedDigest(DigestTensors(std::vector<HostTensor>{
