@@ -336,8 +336,8 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearner
   TrainStepOptions step_options = options.step;
   int64_t& constant_length = step_options.loss.objective.constant_length;
   if (constant_length == 0) constant_length = setup.max_new_tokens;
-  TANDEM_ASSIGN_OR_RETURN(step_setup.lora_start, ReadAdapterStart(options.lora, step_setup.config,
-                                                                 step_setup.weights));
+  TANDEM_ASSIGN_OR_RETURN(step_setup.lora_start,
+                          ReadAdapterStart(options.lora, step_setup.config, step_setup.weights));
   if (NeedsReference(step_options.loss) || options.measure_reference_kl) {
     const ReferenceOptions& reference = step_options.reference;
     step_setup.reference_is_base = options.lora.enabled() && reference.model.empty() &&

@@ -71,7 +71,7 @@ struct TrainStep::Impl {
   AdvantageOptions advantage;
   KlInReward kl_in_reward;  // then `options` has no KL term in the loss
   StepModels models;
-  LoraOptions lora;               // of the policy, and of a reference that it moves
+  LoraOptions lora;  // of the policy, and of a reference that it moves
   std::vector<HostTensor> lora_start;
   uint64_t seed = 0;              // of adapters
   int64_t warmup_steps_done = 0;  // of the critic
@@ -99,8 +99,8 @@ struct TrainStep::Impl {
   }
   // The policy's weights are those of the last update again.
   void WeightsStand() {
-    models.policy->policy().WeightsChanged(
-        models.optimizer->num_updates() == 0 ? Rounding::kNearest : models.rounding);
+    models.policy->policy().WeightsChanged(models.optimizer->num_updates() == 0 ? Rounding::kNearest
+                                                                                : models.rounding);
   }
   absl::Status MakeCritic(const TrainStepSetup& setup);
   absl::StatusOr<GroupLogprobs> Score(PlacedPolicy& frozen,
@@ -315,9 +315,9 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   models.reference_is_base = setup.reference_is_base;
   if (!setup.reference_weights.empty()) {
     const bool moves = options.reference.kind != ReferenceKind::kFrozen;
-    TANDEM_ASSIGN_OR_RETURN(
-        models.reference, Place(setup.config, setup.reference_weights,
-                                moves ? impl->Adapted(false) : impl->Plain(false)));
+    TANDEM_ASSIGN_OR_RETURN(models.reference,
+                            Place(setup.config, setup.reference_weights,
+                                  moves ? impl->Adapted(false) : impl->Plain(false)));
   }
   TANDEM_ASSIGN_OR_RETURN(models.optimizer, MakeOptimizer(*models.policy, options.optimizer));
   TANDEM_RETURN_IF_ERROR(impl->MakeCritic(setup));
@@ -347,9 +347,8 @@ absl::StatusOr<GroupLogprobs> TrainStep::Impl::Score(
   TANDEM_ASSIGN_OR_RETURN(const ExperienceBatch batch, Pack(groups));
   RowPasses passes(batch, models.ranks);
   std::vector<at::Tensor> rows_logprobs(batch.microbatches.size());
-  TANDEM_RETURN_IF_ERROR(
-      ScoreRows(frozen, {.temperature = models.temperature}, passes.AllRows(), passes,
-                rows_logprobs));
+  TANDEM_RETURN_IF_ERROR(ScoreRows(frozen, {.temperature = models.temperature}, passes.AllRows(),
+                                   passes, rows_logprobs));
   TANDEM_RETURN_IF_ERROR(passes.Share(passes.AllRows(), rows_logprobs));
   GroupLogprobs logprobs(groups.size());
   for (size_t m = 0; m < rows_logprobs.size(); ++m) {
@@ -410,8 +409,8 @@ absl::StatusOr<std::vector<TensorPart>> TrainStep::HeldMasters() const {
   return impl_->models.policy->HeldMasters();
 }
 bool TrainStep::has_adapters() const { return impl_->models.policy->policy().adapters().enabled(); }
-absl::StatusOr<std::vector<TensorPart>> TrainStep::MergedMasters(
-    DType dtype, std::span<const HostTensor> own) {
+absl::StatusOr<std::vector<TensorPart>> TrainStep::MergedMasters(DType dtype,
+                                                                 std::span<const HostTensor> own) {
   TANDEM_ASSIGN_OR_RETURN(auto merged, impl_->models.policy->MergedMasters(dtype, own));
   impl_->WeightsStand();
   return merged;

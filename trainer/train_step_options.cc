@@ -160,7 +160,8 @@ absl::Status CheckLora(const LearnerOptions& options) {
   if (!exact && options.fake_quantise != QuantisationOptions()) {
     return InvalidArgument(
         "trainer.lora with trainer.fake_quantise and numerics fast: servers quantise the merged "
-        "weights, which this forward does not have. Leave fake_quantise out, or set numerics exact");
+        "weights, which this forward does not have. Leave fake_quantise out, or set numerics "
+        "exact");
   }
   if (options.step.reference.kind == ReferenceKind::kEma) {
     return InvalidArgument(

@@ -31,7 +31,9 @@ void AddWeightFlags(CLI::App* sub, QuantisationOptions& weights) {
                   "number format of the rollout engine's weights (docs/quantised_rollouts.md)")
       ->transform(
           CLI::CheckedTransformer(WeightSchemes()).description("{dtype,int8,fp8_e4m3,int4_group}"))
-      ->default_str("dtype");
+      ->default_str(weights.weights == WeightScheme::kWide
+                        ? "dtype"
+                        : std::string(WeightSchemeName(weights.weights)));
   sub->add_option("--weight-group", weights.group, "inputs that share a scale of int4_group")
       ->check(CLI::IsMember({32, 64, 128}))
       ->capture_default_str();

@@ -45,8 +45,8 @@ absl::StatusOr<std::string> BaseDirectory(const std::string& directory) {
   if (IsDirectory(beside)) return beside.string();
   const auto found = hub::ResolveModel(base);
   if (found.ok()) return found->path;
-  return NotFound(directory, "/", kPeftConfig, ": the base model is not here: ",
-                  found.status().message());
+  return NotFound(directory, "/", kPeftConfig,
+                  ": the base model is not here: ", found.status().message());
 }
 
 absl::StatusOr<std::vector<HostTensor>> MergeAdapter(const LoraAdapter& adapter,

@@ -51,10 +51,10 @@ void BindOptions(OptionBinder& binder, LoraOptions& options) {
   binder.Number("dropout", &options.dropout, {.min = 0, .max = 1, .exclusive_max = true}, "",
                 "share of an adapter's inputs that an update leaves out");
   binder.Flag("rslora", &options.rslora, "alpha / sqrt(rank) in place of alpha / rank");
-  binder.Choice("push", &options.push,
-                {{"adapters", LoraPush::kAdapters}, {"merged", LoraPush::kMerged}},
-                "adapters: servers get the adapters and merge them into the model that they loaded; "
-                "merged: they get all weights, as from a run without adapters");
+  binder.Choice(
+      "push", &options.push, {{"adapters", LoraPush::kAdapters}, {"merged", LoraPush::kMerged}},
+      "adapters: servers get the adapters and merge them into the model that they loaded; "
+      "merged: they get all weights, as from a run without adapters");
   binder.Text("start", &options.start,
               "PEFT directory with the adapters to start from; empty: fresh ones, which change "
               "nothing yet");

@@ -24,10 +24,10 @@ struct LoraOptions {
   double alpha = 16;
   // Linear layers by the ends of their names, such as q_proj or lm_head; all-linear: those of layers.
   std::vector<std::string> targets = {"all-linear"};
-  double dropout = 0;                                 // of an adapter's input, in updates
+  double dropout = 0;   // of an adapter's input, in updates
   bool rslora = false;  // s = alpha / sqrt(rank) (Kalajdzievski 2023) instead of alpha / rank
   LoraPush push = LoraPush::kAdapters;
-  std::string start;    // PEFT directory that the adapters begin from; empty: A random, B zero
+  std::string start;  // PEFT directory that the adapters begin from; empty: A random, B zero
 
   bool enabled() const { return rank > 0; }
   float scaling() const;  // s

@@ -83,8 +83,8 @@ absl::StatusOr<nlohmann::json> ReadConfig(const std::string& path) {
 
 // The name in the model of a copy of the base's embedding or head; empty: `name` is none.
 std::string CopiedTensor(const std::string& name) {
-  for (const char* const end : {"lm_head.base_layer.weight", "lm_head.weight", "embed_tokens.weight",
-                                "embed_tokens.base_layer.weight"}) {
+  for (const char* const end : {"lm_head.base_layer.weight", "lm_head.weight",
+                                "embed_tokens.weight", "embed_tokens.base_layer.weight"}) {
     if (!name.ends_with(end)) continue;
     return name.find("lm_head") != std::string::npos ? "lm_head.weight"
                                                      : "model.embed_tokens.weight";
@@ -160,9 +160,10 @@ absl::Status CheckCopies(const LoraAdapter& adapter, std::span<const HostTensor>
     if (of_base == base.end()) continue;  // a head that is tied to the embedding
     TANDEM_ASSIGN_OR_RETURN(const HostTensor ours, CastNearest(*of_base, copy.spec.dtype));
     if (copy.spec.shape != ours.spec.shape || !std::ranges::equal(copy.bytes, ours.bytes)) {
-      return InvalidArgument("the adapter was saved with ", copy.spec.ToString(),
-                             ", which is not the base's ", of_base->spec.ToString(),
-                             ": was its vocabulary changed? Only adapters of linear layers are read");
+      return InvalidArgument(
+          "the adapter was saved with ", copy.spec.ToString(), ", which is not the base's ",
+          of_base->spec.ToString(),
+          ": was its vocabulary changed? Only adapters of linear layers are read");
     }
   }
   return absl::OkStatus();

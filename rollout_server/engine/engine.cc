@@ -467,7 +467,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   Model model;
   TANDEM_ASSIGN_OR_RETURN(model.config, ReadModelConfig(model_directory));
   TANDEM_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(model_directory));
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadAdaptedTensors(model_directory, options.weight_dtype()));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read,
+                          ReadAdaptedTensors(model_directory, options.weight_dtype()));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> matched,
                           MatchModelTensors(model.config, std::move(read)));
   TANDEM_RETURN_IF_ERROR(CheckFaults(options.faults, model.config));

@@ -80,8 +80,7 @@ MergedAdapter AdapterUpdate::Merge(const std::vector<StagedTensor>& arrived,
     });
     member.ForEach(std::ssize(modules_), [&](int64_t m) {
       const auto size = static_cast<size_t>(base[places_[static_cast<size_t>(m)]].spec.num_bytes());
-      digests[static_cast<size_t>(m)] =
-          Digest128({memory[static_cast<size_t>(m)].get(), size});
+      digests[static_cast<size_t>(m)] = Digest128({memory[static_cast<size_t>(m)].get(), size});
     });
   });
   for (size_t m = 0; m < modules_.size(); ++m) {

@@ -22,9 +22,10 @@ namespace tandem::rollout {
 // What comes with the tensors of an adapter.
 struct AdapterHeader {
   int64_t rank = 0;
-  float scaling = 1;        // s
-  bool dither = false;      // how a bf16 server rounds merged weights
-  std::string base_digest;  // CombinedDigest of the weights that the adapter is of, in the server's dtype
+  float scaling = 1;    // s
+  bool dither = false;  // how a bf16 server rounds merged weights
+  std::string
+      base_digest;  // CombinedDigest of the weights that the adapter is of, in the server's dtype
 };
 
 // What the adapter did to one weight of the model.
@@ -35,9 +36,9 @@ struct ModuleEffect {
 
 // A model with an adapter merged in.
 struct MergedAdapter {
-  std::vector<HostTensor> tensors;     // of the model, in its order
-  std::vector<ModuleEffect> effects;   // of each module of the adapter
-  DigestMap digests;                   // of `tensors`
+  std::vector<HostTensor> tensors;    // of the model, in its order
+  std::vector<ModuleEffect> effects;  // of each module of the adapter
+  DigestMap digests;                  // of `tensors`
 };
 
 class AdapterUpdate {
@@ -45,9 +46,9 @@ class AdapterUpdate {
   // `manifest`: the adapter's tensors, LoraTensors order. `model`: the served ones, which must outlive
   // this object.
   //   INVALID_ARGUMENT  errors of ModulesOf; a scaling that is not a positive number
-  static absl::StatusOr<std::unique_ptr<AdapterUpdate>> Create(const AdapterHeader& header,
-                                                               std::vector<TensorSpec> manifest,
-                                                               const std::vector<TensorSpec>& model);
+  static absl::StatusOr<std::unique_ptr<AdapterUpdate>> Create(
+      const AdapterHeader& header, std::vector<TensorSpec> manifest,
+      const std::vector<TensorSpec>& model);
 
   const AdapterHeader& header() const { return header_; }
   const std::vector<TensorSpec>& manifest() const { return manifest_; }

@@ -177,10 +177,10 @@ class WeightReceiver {
     std::unique_ptr<ArrivingWeights> arriving;  // on the device; null: `tensors`, in host memory
     std::unique_ptr<AdapterUpdate> adapter;     // then `tensors` are its, and `places` is empty
     std::vector<std::shared_ptr<TensorMemory>> merge_into;  // of each of its modules
-    std::vector<StagedTensor> tensors;          // in manifest order; none on the device
-    std::vector<size_t> places;                 // index in tensors_ of each tensor of the manifest
-    std::vector<std::string> digests;           // of each; empty: not computed yet
-    double digest_seconds = 0;                  // for digests computed while tensors arrived
+    std::vector<StagedTensor> tensors;                      // in manifest order; none on the device
+    std::vector<size_t> places;        // index in tensors_ of each tensor of the manifest
+    std::vector<std::string> digests;  // of each; empty: not computed yet
+    double digest_seconds = 0;         // for digests computed while tensors arrived
   };
 
   std::vector<int64_t> SizesOf(const Update& update) const;  // on the wire, in manifest order

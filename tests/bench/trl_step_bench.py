@@ -6,7 +6,9 @@ seconds of each step after the first. `--tandem RUN` adds the step times of a fi
 the ratio; make the run directly before, on the same machine, with the same dtype on both of its sides
 (`--set server.engine.dtype=fp32`, or `--set trainer.dtype=bf16`).
 
-    .deps/venv/bin/python tests/bench/trl_step_bench.py [--dtype fp32] [--steps 4] [--tandem runs/demo]
+    .deps/venv/bin/python tests/bench/trl_step_bench.py [--dtype fp32] [--steps 4] [--tandem runs/demo] [--lora-rank 8]
+
+With --lora-rank TRL trains adapters of PEFT on all linear layers; the Tandem run then has trainer.lora.rank.
 """
 import argparse
 import json
@@ -42,6 +44,7 @@ def main():
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--tandem", type=pathlib.Path)
+    parser.add_argument("--lora-rank", type=int, default=0)
     args = parser.parse_args()
 
     from datasets import Dataset
@@ -57,6 +60,10 @@ def main():
         def on_train_end(self, *_, **__):
             self.marks.append(time.perf_counter())
 
+    adapters = None
+    if args.lora_rank:
+        from peft import LoraConfig
+        adapters = LoraConfig(r=args.lora_rank, lora_alpha=4 * args.lora_rank, target_modules="all-linear", task_type="CAUSAL_LM")
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     with tempfile.TemporaryDirectory() as folder:
@@ -68,10 +75,10 @@ def main():
             logging_strategy="no", gradient_checkpointing=False, seed=0)
         trainer = GRPOTrainer(model=model, reward_funcs=reward, args=config,
                               train_dataset=Dataset.from_list(demo_rows()),
-                              processing_class=tokenizer, callbacks=[Clock()])
+                              processing_class=tokenizer, callbacks=[Clock()], peft_config=adapters)
         trainer.train()
     times = [b - a for a, b in zip(Clock.marks, Clock.marks[1:])][1:]
-    result = {"benchmark": "grpo_step", "dtype": args.dtype,
+    result = {"benchmark": "grpo_step", "dtype": args.dtype, "lora_rank": args.lora_rank,
               "trl_seconds": {"median": round(statistics.median(times), 2),
                               "min": round(min(times), 2), "max": round(max(times), 2)}}
     if args.tandem:

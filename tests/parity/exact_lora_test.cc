@@ -43,8 +43,8 @@ class ExactLoraTest : public ::testing::TestWithParam<LoraCase> {
     if (GetParam().untied) lora_.targets = {"all-linear", "lm_head"};
     quantised_.weights = GetParam().weights;
     ASSERT_THAT(testing::WriteTinyModel(base_.path(), TANDEM_SOURCE_DIR, config_, 7), IsOk());
-    policy_ = Policy::Create(config_, testing::TinyModelTensors(config_, 7), GetParam().dtype, false,
-                             Numerics::kExact, Device::kCpu,
+    policy_ = Policy::Create(config_, testing::TinyModelTensors(config_, 7), GetParam().dtype,
+                             false, Numerics::kExact, Device::kCpu,
                              {MakeQuantisationPlan(config_, quantised_).value(), lora_})
                   .value();
     const at::NoGradGuard no_grad;
@@ -62,11 +62,10 @@ class ExactLoraTest : public ::testing::TestWithParam<LoraCase> {
     for (const NamedParameter& parameter : policy_->parameters()) {
       tensors.push_back(Present(ToHostTensor(parameter.name, parameter.master).value()));
     }
-    ASSERT_THAT(
-        WritePeftDirectory(adapter_.path(),
-                           PeftConfigText(base_.path(), lora_, policy_->adapters().modules()),
-                           tensors),
-        IsOk());
+    ASSERT_THAT(WritePeftDirectory(
+                    adapter_.path(),
+                    PeftConfigText(base_.path(), lora_, policy_->adapters().modules()), tensors),
+                IsOk());
     for (const auto& entry : std::filesystem::directory_iterator(base_.path())) {
       if (entry.path().extension() == ".safetensors") continue;
       std::filesystem::copy(entry.path(), adapter_.path() + "/" + entry.path().filename().string());

@@ -187,7 +187,8 @@ TEST(TrainStepLoraTest, ARestoredStepGoesOnBitForBitWithDropoutToo) {
   const auto half = Trained(setup, Options(), 2);
   auto resumed = TrainStep::Create(setup, Options()).value();
   std::vector<TensorSource> masters, moments;
-  for (const TensorSource& source : half->Masters()) masters.push_back(Present(source.read().value()));
+  for (const TensorSource& source : half->Masters())
+    masters.push_back(Present(source.read().value()));
   for (const TensorSource& source : half->OptimizerState()) {
     moments.push_back(Present(source.read().value()));
   }

@@ -182,8 +182,7 @@ absl::StatusOr<json> ReadJson(const std::string& path) {
 absl::Status VerifyFiles(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const json manifest, ReadJson(path + "/" + kManifest));
   const json files = manifest.value("files", json::object());
-  for (const char* const name :
-       {WeightsFile(files.contains(kPeftConfig)), kOptimizer, kState}) {
+  for (const char* const name : {WeightsFile(files.contains(kPeftConfig)), kOptimizer, kState}) {
     if (!files.contains(name)) {
       return DataLoss(path, ": the manifest lacks ", name);
     }

@@ -85,7 +85,8 @@ at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hi
     if (entropies_grad.defined()) {
       entropy = {result.entropies.narrow(0, first, rows), entropies_grad.narrow(0, first, rows)};
     }
-    const at::Tensor logits = kept ? result.kept_logits : CappedLogits(ops, head, chunk_hidden, first);
+    const at::Tensor logits =
+        kept ? result.kept_logits : CappedLogits(ops, head, chunk_hidden, first);
     at::Tensor slope;  // of capped logits by the head's product: 1 - (logit / cap)^2
     if (head.softcap > 0) slope = logits.div(head.softcap).square_().neg_().add_(1);
     at::Tensor logits_grad = ops.LogprobsBackward(logits, Part(tokens, first, rows), temperature,

@@ -101,10 +101,10 @@ LayerTape LayerForward(const LayerContext& on, at::Tensor hidden) {
                          AdaptedLinear(ops, layer.k_proj, normed.value), tape.k_raw, tape.k_rstd);
   tape.v = AdaptedLinear(ops, layer.v_proj, normed.value);
   tape.attention = ops.Attend(tape.q, tape.k, tape.v, *on.tables.attention, on.attention());
-  tape.middle = AddResidual(
-      NormedProduct(on, layer.attention_out_norm, AdaptedLinear(ops, layer.o_proj, tape.attention.out),
-                    tape.attended, tape.attended_rstd),
-      tape.input);
+  tape.middle = AddResidual(NormedProduct(on, layer.attention_out_norm,
+                                          AdaptedLinear(ops, layer.o_proj, tape.attention.out),
+                                          tape.attended, tape.attended_rstd),
+                            tape.input);
 
   normed = NormOrSame(on, layer.mlp_norm, tape.middle);
   tape.middle_rstd = std::move(normed.rstd);
@@ -114,8 +114,8 @@ LayerTape LayerForward(const LayerContext& on, at::Tensor hidden) {
 }
 
 at::Tensor LayerOutput(const LayerContext& on, LayerTape& tape) {
-  at::Tensor product =
-      AdaptedLinear(on.ops, on.layer.down_proj, on.ops.GatedUnit(on.config.activation, tape.gate, tape.up));
+  at::Tensor product = AdaptedLinear(on.ops, on.layer.down_proj,
+                                     on.ops.GatedUnit(on.config.activation, tape.gate, tape.up));
   return AddResidual(
       NormedProduct(on, on.layer.mlp_out_norm, std::move(product), tape.mlp_out, tape.mlp_out_rstd),
       tape.middle);
@@ -128,8 +128,8 @@ void MlpBackward(const LayerContext& on, LayerTape& tape, at::Tensor& grad) {
   const Activation activation = on.config.activation;
   const at::Tensor product_grad =
       ProductGrad(on, layer.mlp_out_norm, tape.mlp_out, tape.mlp_out_rstd, grad);
-  const at::Tensor activation_grad = AdaptedLinearBackward(ops, 
-      layer.down_proj, ops.GatedUnit(activation, tape.gate, tape.up), product_grad);
+  const at::Tensor activation_grad = AdaptedLinearBackward(
+      ops, layer.down_proj, ops.GatedUnit(activation, tape.gate, tape.up), product_grad);
   ops.GatedUnitBackward(activation, activation_grad, tape.gate, tape.up);  // gradients of both
   const at::Tensor normed = NormOrSame(on, layer.mlp_norm, tape.middle).value;
   at::Tensor normed_grad = AdaptedLinearBackward(ops, layer.gate_proj, normed, tape.gate);

@@ -21,8 +21,8 @@
 #include "common/matrix/packed_matrix.h"
 #include "common/model/model_config.h"
 #include "trainer/experience/packed_rows.h"
-#include "trainer/policy/attention_form.h"
 #include "trainer/policy/adapters/lora_layer.h"
+#include "trainer/policy/attention_form.h"
 #include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {

@@ -66,7 +66,8 @@ absl::Status CheckLora(const PolicyForm& form, Numerics numerics, Device device)
                            "nothing out: set it to 0");
   }
   if (exact && device == Device::kCuda) {
-    return Unimplemented("trainer.lora with numerics exact and trainer.device cuda: use device cpu");
+    return Unimplemented(
+        "trainer.lora with numerics exact and trainer.device cuda: use device cpu");
   }
   if (!exact && form.quantised.quantises()) {
     return InvalidArgument(
@@ -206,7 +207,8 @@ void Policy::Impl::Backward(ScoreTape& tape, torch::autograd::variable_list& gra
   const auto add = [&](const FinalRows& rows, std::span<const int64_t> places,
                        const at::Tensor& normed_grad) {
     at::Tensor of_rows;
-    ops->RmsNormBackward(weights->decoder().final_norm, rows.hidden, rows.normed.rstd, normed_grad, of_rows);
+    ops->RmsNormBackward(weights->decoder().final_norm, rows.hidden, rows.normed.rstd, normed_grad,
+                         of_rows);
     const at::Tensor spread = ops->SpreadRows(of_rows, places, num_tokens);
     hidden_grad = hidden_grad.defined() ? hidden_grad.add_(spread) : spread;
   };

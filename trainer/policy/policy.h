@@ -19,9 +19,9 @@
 #include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/experience/packed_rows.h"
+#include "trainer/policy/adapters/policy_adapters.h"
 #include "trainer/policy/named_parameter.h"
 #include "trainer/policy/pass_watch.h"
-#include "trainer/policy/adapters/policy_adapters.h"
 #include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {

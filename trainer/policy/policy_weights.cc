@@ -23,14 +23,15 @@ absl::StatusOr<std::unique_ptr<PolicyWeights>> PolicyWeights::Create(const Model
   std::unique_ptr<PolicyWeights> weights(new PolicyWeights(config, use, ops));
   weights->decoder_.config = config;
   weights->decoder_.rotary = RotaryEmbeddings(config);
-  TANDEM_ASSIGN_OR_RETURN(weights->adapters_, PolicyAdapters::Create(config, use.lora, ops.device(),
-                                                                     use.trainable));
+  TANDEM_ASSIGN_OR_RETURN(weights->adapters_,
+                          PolicyAdapters::Create(config, use.lora, ops.device(), use.trainable));
   const bool has_adapters = weights->adapters_.enabled();
   for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
     at::Tensor master = at::empty(spec.shape, at::TensorOptions(at::kFloat).device(ops.device()));
     SetStored(master, false);
     master.requires_grad_(use.trainable && !has_adapters);
-    (has_adapters ? weights->base_ : weights->parameters_).push_back({spec.name, std::move(master)});
+    (has_adapters ? weights->base_ : weights->parameters_)
+        .push_back({spec.name, std::move(master)});
   }
   if (has_adapters) weights->parameters_ = weights->adapters_.parameters();
   weights->BindAll();
@@ -52,8 +53,8 @@ void PolicyWeights::BaseChanged() {
 }
 
 // ModelTensors, which made the parameters, has every name that is bound.
-PolicyWeights::Use& PolicyWeights::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
-                                      LinearLayer* linear, bool is_head) {
+PolicyWeights::Use& PolicyWeights::Bind(const std::string& name, at::Tensor& weight,
+                                        at::Tensor& grad, LinearLayer* linear, bool is_head) {
   const std::vector<NamedParameter>& of = model();
   const auto found = std::ranges::find(of, name, &NamedParameter::name);
   TANDEM_CHECK(found != of.end());
@@ -234,9 +235,10 @@ at::Tensor PolicyWeights::RoundedToBf16(const at::Tensor& weight) {
 
 // How the server takes the inputs of this matrix.
 ExactInputs PolicyWeights::ExactInputsOf(const Use& use) const {
-  if (use_.plan.int8_rows(use.format)) return use.is_head ? ExactInputs::kInt16 : ExactInputs::kInt8;
+  if (use_.plan.int8_rows(use.format))
+    return use.is_head ? ExactInputs::kInt16 : ExactInputs::kInt8;
   return use_.dtype == ComputeDType::kBf16 && !use.is_head ? ExactInputs::kBf16
-                                                      : ExactInputs::kAsTheyAre;
+                                                           : ExactInputs::kAsTheyAre;
 }
 
 std::shared_ptr<const PackedMatrix> PolicyWeights::Packed(const Use& use,
@@ -304,6 +306,5 @@ void PolicyWeights::PrepareGrads() {
     }
   }
 }
-
 
 }  // namespace tandem::trainer

@@ -127,10 +127,10 @@ absl::StatusOr<BatchScores> ScoreBatch(StepModels& models, const ScoringOptions&
   }
   if (models.has_reference()) {
     PlacedPolicy& reference = models.reference ? *models.reference : *models.policy;
-    TANDEM_RETURN_IF_ERROR(ScoreRows(reference,
-                                     {.temperature = models.temperature,
-                                      .lora = {.enabled = !models.reference_is_base}},
-                                     passes.AllRows(), passes, scores.reference));
+    TANDEM_RETURN_IF_ERROR(ScoreRows(
+        reference,
+        {.temperature = models.temperature, .lora = {.enabled = !models.reference_is_base}},
+        passes.AllRows(), passes, scores.reference));
   }
   if (models.critic != nullptr) {
     report.critic.emplace();

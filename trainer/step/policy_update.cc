@@ -50,8 +50,8 @@ absl::Status PolicyUpdate::PoolSecondMoments(const Minibatch& mini) {
   }
   std::vector<double> squares;
   std::vector<at::Tensor> target(batch_.microbatches.size());
-  TANDEM_RETURN_IF_ERROR(ScoreRows(*models_.policy, {.temperature = models_.temperature}, mini,
-                                   passes_, target));
+  TANDEM_RETURN_IF_ERROR(
+      ScoreRows(*models_.policy, {.temperature = models_.temperature}, mini, passes_, target));
   TANDEM_RETURN_IF_ERROR(passes_.Share(mini, target));
   for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
     if (!scores_.proximal[m].defined()) scores_.proximal[m] = target[m];
@@ -132,8 +132,8 @@ absl::Status PolicyUpdate::AccumulateRow(size_t row, LossNumbers& minibatch) {
                       .entropy_gradient = options_.loss.entropy_coefficient > 0};
   if (models_.dropout_seed != 0) {
     pass.lora.dropout_seed =
-        StableHash({models_.dropout_seed,
-                    static_cast<uint64_t>(models_.optimizer->num_updates()), row}) |
+        StableHash(
+            {models_.dropout_seed, static_cast<uint64_t>(models_.optimizer->num_updates()), row}) |
         1;
   }
   const bool with_head = models_.trains_head_with_policy();

@@ -17,7 +17,7 @@ struct StepModels {
   std::unique_ptr<PlacedPolicy> policy;
   std::unique_ptr<PlacedPolicy> reference;  // with weights of its own
   bool reference_is_base = false;           // or the policy without its adapters
-  std::unique_ptr<AdamW> optimizer;  // of the policy
+  std::unique_ptr<AdamW> optimizer;         // of the policy
   std::unique_ptr<Critic> critic;
   comm::RankReducer ranks{nullptr};
   double temperature = 1;                 // of the trained policy

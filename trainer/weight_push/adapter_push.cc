@@ -28,7 +28,8 @@ absl::Status CheckApplied(const AdapterPush& push, const std::vector<AppliedModu
     const double want = std::sqrt(module.squared_change);
     const double got = std::sqrt(found->second->squared_change);
     if (!(std::abs(got - want) <= kTolerance * want)) {
-      problems.push_back(absl::StrCat(module.weight, " was changed by ", got, " and not by ", want));
+      problems.push_back(
+          absl::StrCat(module.weight, " was changed by ", got, " and not by ", want));
     }
     effects.erase(found);
   }

@@ -25,10 +25,10 @@ namespace tandem::trainer {
 
 // The cost of pushing one version to all servers.
 struct PushTotals {
-  int64_t bytes = 0;        // as they travelled to each
-  int64_t dense_bytes = 0;  // as they would have without deltas
-  double seconds = 0;       // of the slowest server
-  double pause_ms = 0;      // of the slowest server
+  int64_t bytes = 0;                  // as they travelled to each
+  int64_t dense_bytes = 0;            // as they would have without deltas
+  double seconds = 0;                 // of the slowest server
+  double pause_ms = 0;                // of the slowest server
   std::optional<CastNumbers> effect;  // of an adapter, as a server reports it
 };
 

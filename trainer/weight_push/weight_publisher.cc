@@ -56,8 +56,8 @@ struct HeldVersion {
   WeightVersion version;
   std::vector<TensorSource> tensors;
   DigestMap digests;
-  std::shared_ptr<BucketSource> on_device;  // null: none, or it was used
-  DigestMap word_sums;                      // where there was one
+  std::shared_ptr<BucketSource> on_device;     // null: none, or it was used
+  DigestMap word_sums;                         // where there was one
   std::shared_ptr<const AdapterPush> adapter;  // null: the tensors are the model's
 };
 

@@ -57,14 +57,14 @@ struct ServerPush {
   bool over_group = false;  // else by the stream
   bool on_device = false;   // from memory of a device into memory of a device
   bool is_delta = false;
-  int64_t bytes = 0;        // as they travelled
-  double seconds = 0;       // of the push
-  double send_seconds = 0;  // of it: the bytes on their way
-  double verify_ms = 0;     // of it: deltas added and digests made on the server
-  double pack_ms = 0;       // of it: weights packed there for its kernels
-  double pause_ms = 0;      // how long no decode step could run
-  int64_t live_epoch = 0;   // as the server reports it
-  std::string digest;       // CombinedDigest of its live weights
+  int64_t bytes = 0;                  // as they travelled
+  double seconds = 0;                 // of the push
+  double send_seconds = 0;            // of it: the bytes on their way
+  double verify_ms = 0;               // of it: deltas added and digests made on the server
+  double pack_ms = 0;                 // of it: weights packed there for its kernels
+  double pause_ms = 0;                // how long no decode step could run
+  int64_t live_epoch = 0;             // as the server reports it
+  std::string digest;                 // CombinedDigest of its live weights
   std::optional<CastNumbers> effect;  // of an adapter
 };
 
@@ -132,7 +132,7 @@ class WeightPublisher {
   // Of what servers serve of them: of an adapter those of merged weights, as the servers made them;
   // empty before one did.
   DigestMap served_digests() const;
-  int64_t num_bytes() const;         // of the weights set last, dense
+  int64_t num_bytes() const;  // of the weights set last, dense
   int64_t epoch() const;
 
  private:

@@ -71,9 +71,9 @@ void ReadMerged(const Response& response, RemoteWeights* live) {
     live->merged[digest.name()] = digest.xxh3_128();
   }
   for (const wire::ModuleEffect& module : response.effects()) {
-    live->applied.push_back({module.weight(),
-                             {module.squared_change(), module.arrived(), module.squared_loss(),
-                              module.changed()}});
+    live->applied.push_back(
+        {module.weight(),
+         {module.squared_change(), module.arrived(), module.squared_loss(), module.changed()}});
   }
 }
 

@@ -174,9 +174,9 @@ class PeftFilesTest : public ::testing::Test {
       for (int64_t i = 0; i < spec.num_elements(); ++i) values->push_back(++next);
       tensors.push_back(Present({spec, std::as_bytes(std::span(*values)), values}));
     }
-    ASSERT_THAT(WritePeftDirectory(folder_.path(), PeftConfigText("some/base", options, *modules),
-                                   tensors),
-                IsOk());
+    ASSERT_THAT(
+        WritePeftDirectory(folder_.path(), PeftConfigText("some/base", options, *modules), tensors),
+        IsOk());
   }
   void WriteConfig(const std::string& text) {
     std::ofstream(folder_.path() + "/adapter_config.json") << text;
@@ -220,9 +220,11 @@ TEST_F(PeftFilesTest, RefusesByNameWhatItDoesNotHave) {
 
 TEST_F(PeftFilesTest, RefusesFilesThatDoNotFitTheModel) {
   WriteConfig("{");
-  EXPECT_THAT(ReadPeftDirectory(folder_.path(), config_), FailsWith(kBadValue, "not a JSON object"));
+  EXPECT_THAT(ReadPeftDirectory(folder_.path(), config_),
+              FailsWith(kBadValue, "not a JSON object"));
   WriteConfig(R"({"lora_alpha": 8, "target_modules": ["q_proj"]})");
-  EXPECT_THAT(ReadPeftDirectory(folder_.path(), config_), FailsWith(kBadValue, "the field r is missing"));
+  EXPECT_THAT(ReadPeftDirectory(folder_.path(), config_),
+              FailsWith(kBadValue, "the field r is missing"));
   const auto rejects = [&](const char* config, const char* words) {
     WriteConfig(config);
     EXPECT_THAT(ReadPeftDirectory(folder_.path(), config_), FailsWith(kBadValue, words));
@@ -238,7 +240,8 @@ TEST_F(PeftFilesTest, RefusesFilesThatDoNotFitTheModel) {
   rejects(R"({"peft_type": 7, "r": 2})", "peft_type");
   Write({.rank = 3, .targets = {"q_proj"}});
   WriteConfig(R"({"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]})");
-  EXPECT_THAT(ReadPeftDirectory(folder_.path(), config_), FailsWith(kBadValue, "want the shape of"));
+  EXPECT_THAT(ReadPeftDirectory(folder_.path(), config_),
+              FailsWith(kBadValue, "want the shape of"));
   WriteConfig(R"({"r": 3, "lora_alpha": 8, "target_modules": ["k_proj"]})");
   EXPECT_THAT(ReadPeftDirectory(folder_.path(), config_),
               FailsWith(kBadValue, "k_proj.lora_A.weight is missing"));

@@ -109,6 +109,22 @@ def test_a_checkpoint_is_a_peft_directory_whose_model_scores_the_same_in_peft(tr
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.parametrize("shards", [False, True])
+def test_several_ranks_train_the_same_adapters(trained, model, tmp_path, shards):
+    config = config_for(tmp_path, model, dtype="fp32", checkpoint={"every": 1}, loss={"kl_coefficient": 0.01},
+                        lora={"dropout": 0.1}, capture={"every": 3}, ranks={"shard_parameters": shards})
+    run_file = json.loads(config.read_text())
+    run_file["launch"]["num_ranks"] = 2
+    config.write_text(json.dumps(run_file))
+    code, output = small_run.run(config)
+    assert code == 0, output
+    ours, alone = (load_file(checkpoint(folder, 1) / "adapter_model.safetensors") for folder in (tmp_path, trained))
+    assert ours.keys() == alone.keys()
+    for name in alone:
+        assert torch.allclose(ours[name], alone[name], atol=1e-5), name
+    assert "token" in tandem("drift", "why", tmp_path / "runs" / "small" / "captures" / "step_3")
+
+
 def test_a_resumed_run_goes_on_bit_for_bit(trained, model, tmp_path):
     options = {"checkpoint": {"every": 1}, "loss": {"kl_coefficient": 0.01}, "deterministic": True, "dtype": "fp32"}
     losses = []

@@ -85,10 +85,8 @@ Adapter AdapterOf(const ModelConfig& config, const std::vector<HostTensor>& mode
                   int64_t version) {
   Adapter adapter = {.tensors = {}, .push = std::make_shared<trainer::AdapterPush>()};
   const float b = 0.001f * static_cast<float>(version);
-  *adapter.push = {.rank = 2,
-                   .scaling = 2,
-                   .dither = true,
-                   .base_digest = CombinedDigest(DigestTensors(model))};
+  *adapter.push = {
+      .rank = 2, .scaling = 2, .dither = true, .base_digest = CombinedDigest(DigestTensors(model))};
   const auto modules = LoraModules(config, {.rank = 2});
   if (!modules.ok()) return adapter;
   for (const LoraModule& module : *modules) {

@@ -82,8 +82,7 @@ class AdapterUpdateTest : public ::testing::Test {
   std::vector<HostTensor> base_ = {Tensor(model_[0], Bf16({10, 20, 30, 40, 50, 60})),
                                    Tensor(model_[1], Bf16({7, 8}))};
   const std::string module_ = "base_model.model.model.layers.0.mlp.up_proj";
-  const HostTensor a_ =
-      Tensor<float>({module_ + ".lora_A.weight", DType::kF32, {1, 3}}, {1, 0, 2});
+  const HostTensor a_ = Tensor<float>({module_ + ".lora_A.weight", DType::kF32, {1, 3}}, {1, 0, 2});
   const HostTensor b_ = Tensor<float>({module_ + ".lora_B.weight", DType::kF32, {2, 1}}, {1, -2});
   const DigestMap digests_ = DigestTensors(std::vector<HostTensor>{a_, b_});
   FloatSink sink_;

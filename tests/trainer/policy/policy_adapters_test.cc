@@ -84,7 +84,8 @@ std::unique_ptr<Policy> Merged(const Policy& policy, const Made& made) {
 }
 
 PackedRow Row() {
-  static const std::vector<int32_t> kOne = {3, 9, 4, 1}, kTwo = {5, 6, 2, 7, 8, 2}, kThree = {11, 2};
+  static const std::vector<int32_t> kOne = {3, 9, 4, 1}, kTwo = {5, 6, 2, 7, 8, 2},
+                                    kThree = {11, 2};
   const GroupTokens group = {.prompt = kOne, .completions = {kTwo, kThree}};
   return PackRow({&group, 1}).value();
 }
@@ -199,8 +200,7 @@ TEST_P(PolicyAdaptersTest, CheckpointedActivationsGiveTheSameGradientsBitForBit)
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, PolicyAdaptersTest,
-                         ::testing::ValuesIn(testing::TestDevices()),
+INSTANTIATE_TEST_SUITE_P(Devices, PolicyAdaptersTest, ::testing::ValuesIn(testing::TestDevices()),
                          [](const auto& info) { return testing::NameOf(info.param); });
 
 // What a server computes that merged the adapters when it got them: the weights of a bf16 server are
