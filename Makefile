@@ -70,7 +70,7 @@ bench: test-setup build ## rollout and trainer beside transformers and TRL, and 
 	@$(BIN)/tandem bench push --model models/smollm2-135m-instruct --num-servers 1,2 --json
 	@rm -rf runs/bench && $(BIN)/tandem demo --steps 5 --out runs/bench --name fp32 --set server.engine.dtype=fp32 \
 	  --set trainer.eval.at_start=false --set trainer.eval.at_end=false --set trainer.capture.spread=0
-	@.deps/venv/bin/python tests/bench/trl_step_bench.py --dtype fp32 --tandem runs/bench/fp32
+	@.deps/venv/bin/python tests/bench/training/trl_step_bench.py --dtype fp32 --tandem runs/bench/fp32
 
 mutants: test-setup configure ## put each known bug in by a patch and see its test fail
 	@.deps/venv/bin/python tests/mutants/run_mutants.py $(ARGS)

@@ -40,8 +40,8 @@
 #include "trainer/experience/group_logprobs.h"
 #include "trainer/metrics/step_report.h"
 #include "trainer/optimizer/held_adapters.h"
+#include "trainer/step/train_step_setup.h"
 #include "trainer/train_step_options.h"
-#include "trainer/train_step_setup.h"
 #include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {

@@ -130,7 +130,7 @@ void AddDriftSensitivityCommand(CLI::App& drift, Action& chosen) {
   AddNonNegative(sub, "--budget", flags->budget,
                  "most k3 of a mixed plan, nats: quantises what saves most memory for its cost; 0: "
                  "no plan");
-  AddPositive(sub, "--max-tokens", flags->most_tokens,
+  AddPositive(sub, "--batch-tokens", flags->most_tokens,
               "most ids of the batch that are used, in whole sequences");
   AddThreadsFlag(sub, flags->options.num_threads);
   AddJsonFlags(sub, &flags->json);

@@ -23,7 +23,7 @@
 #include "common/base/weight_version.h"
 #include "common/observe/health.h"
 #include "rollout_server/engine/engine.h"
-#include "rollout_server/weights/weight_receiver.h"
+#include "rollout_server/weights/weight_sink.h"
 
 namespace tandem::rollout {
 

@@ -36,29 +36,9 @@
 #include "rollout_server/weights/adapter_update.h"
 #include "rollout_server/weights/push_seat.h"
 #include "rollout_server/weights/staged_tensor.h"
+#include "rollout_server/weights/weight_sink.h"
 
 namespace tandem::rollout {
-
-// What WeightReceiver needs of the engine. EngineThread implements it; tests keep tensors in
-// memory.
-class WeightSink {
- public:
-  virtual ~WeightSink() = default;
-
-  // Packs a full, verified set (in the order the receiver was given) beside the decode steps.
-  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) = 0;
-
-  // As those of Engine: the device in whose memory weights may arrive without host memory (none:
-  // they may not), and memory for the next version there, which this sink must outlive.
-  virtual std::optional<Device> arrival_memory() const = 0;
-  virtual absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() = 0;
-
-  // Serves from `staged` from the next step on, and returns once that is so: for how many seconds
-  // no step could run.
-  //   UNAVAILABLE  the engine has stopped; nothing changed
-  virtual absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,
-                                         WeightVersion version) = 0;
-};
 
 class WeightReceiver {
  public:

@@ -20,9 +20,9 @@
 #include "trainer/policy/cpu/exact_ops.h"
 #include "trainer/policy/cuda/device_layer_ops.h"
 #include "trainer/policy/decoder.h"
-#include "trainer/policy/policy_weights.h"
 #include "trainer/policy/row_targets.h"
 #include "trainer/policy/tensor_memory.h"
+#include "trainer/policy/weights/policy_weights.h"
 
 namespace tandem::trainer {
 namespace {

@@ -14,7 +14,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/trainer/test_devices.h"
 #include "tests/trainer/toy_model.h"
-#include "trainer/policy/fake_quantised.h"
+#include "trainer/policy/weights/fake_quantised.h"
 
 namespace tandem::trainer {
 namespace {

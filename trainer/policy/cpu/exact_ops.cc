@@ -11,7 +11,7 @@
 #include "common/model/forward_kernels.h"
 #include "common/tensor/instruction_set.h"
 #include "trainer/policy/cpu/attention_kernel.h"
-#include "trainer/policy/fake_quantised.h"
+#include "trainer/policy/weights/fake_quantised.h"
 
 namespace tandem::trainer {
 namespace {

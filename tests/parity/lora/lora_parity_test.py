@@ -4,15 +4,18 @@ without adapters and the gradients of A and B are those of `peft` and autograd; 
 import json
 import pathlib
 import subprocess
+import sys
 
 import peft
 import pytest
 import torch
 from safetensors.torch import load_file
 
-import make_models
-from engine_parity_test import TANDEM, assert_same_scores, random_ids
-from loss_parity_test import BIN, GRADIENT, gradients, logprobs_of, make_groups, reference_loss, set_behaviour
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import make_models  # noqa: E402
+from engine_parity_test import TANDEM, assert_same_scores, random_ids  # noqa: E402
+from loss_parity_test import (BIN, GRADIENT, gradients, logprobs_of, make_groups, reference_loss,  # noqa: E402
+                              set_behaviour)
 
 torch.set_num_threads(2)
 

@@ -6,7 +6,7 @@ seconds of each step after the first. `--tandem RUN` adds the step times of a fi
 the ratio; make the run directly before, on the same machine, with the same dtype on both of its sides
 (`--set server.engine.dtype=fp32`, or `--set trainer.dtype=bf16`).
 
-    .deps/venv/bin/python tests/bench/trl_step_bench.py [--dtype fp32] [--steps 4] [--tandem runs/demo] [--lora-rank 8]
+    .deps/venv/bin/python tests/bench/training/trl_step_bench.py [--dtype fp32] [--steps 4] [--tandem runs/demo] [--lora-rank 8]
 
 With --lora-rank TRL trains adapters of PEFT on all linear layers; the Tandem run then has trainer.lora.rank.
 """
@@ -40,7 +40,7 @@ def tandem_steps(run):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default=str(HERE.parents[1] / "models" / "smollm2-135m-instruct"))
+    parser.add_argument("--model", default=str(HERE.parents[2] / "models" / "smollm2-135m-instruct"))
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--tandem", type=pathlib.Path)

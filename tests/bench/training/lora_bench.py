@@ -2,7 +2,7 @@
 """The demo with adapters beside the demo with all weights, by turns, for several seeds. Prints a JSON line for each run and one
 with the ratios.
 
-    .deps/venv/bin/python tests/bench/lora_bench.py [--seeds 3] [--rank 8] [--alpha 32] [--learning-rate 2e-4] [--steps 14]
+    .deps/venv/bin/python tests/bench/training/lora_bench.py [--seeds 3] [--rank 8] [--alpha 32] [--learning-rate 2e-4] [--steps 14]
 """
 import argparse
 import json
@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import tempfile
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
+SOURCE = pathlib.Path(__file__).resolve().parents[3]
 TANDEM = SOURCE / "build" / "release" / "bin" / "tandem"
 SOLVED = 0.8
 

@@ -1,4 +1,4 @@
-#include "trainer/policy/policy_weights.h"
+#include "trainer/policy/weights/policy_weights.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
@@ -12,8 +12,8 @@
 #include "common/base/status_macros.h"
 #include "common/tensor/linear.h"
 #include "trainer/policy/cpu/exact_ops.h"
-#include "trainer/policy/fake_quantised.h"
 #include "trainer/policy/tensor_memory.h"
+#include "trainer/policy/weights/fake_quantised.h"
 
 namespace tandem::trainer {
 

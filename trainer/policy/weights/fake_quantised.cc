@@ -1,4 +1,4 @@
-#include "trainer/policy/fake_quantised.h"
+#include "trainer/policy/weights/fake_quantised.h"
 
 #include <ATen/Parallel.h>
 
