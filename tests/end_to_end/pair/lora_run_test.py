@@ -77,7 +77,7 @@ def test_both_pushes_give_the_same_run(model, tmp_path):
 def trained(model, tmp_path_factory):
     """The folder of a run of three steps with checkpoints, and its captures."""
     folder = tmp_path_factory.mktemp("trained")
-    config = config_for(folder, model, dtype="fp32", checkpoint={"every": 1}, capture={"every": 3},
+    config = config_for(folder, model, dtype="fp32", checkpoint={"every": 1, "keep": 3}, capture={"every": 3},
                         loss={"kl_coefficient": 0.01}, lora={"dropout": 0.1})
     code, output = small_run.run(config)
     assert code == 0, output
@@ -109,20 +109,23 @@ def test_a_checkpoint_is_a_peft_directory_whose_model_scores_the_same_in_peft(tr
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.parametrize("shards", [False, True])
-def test_several_ranks_train_the_same_adapters(trained, model, tmp_path, shards):
-    config = config_for(tmp_path, model, dtype="fp32", checkpoint={"every": 1}, loss={"kl_coefficient": 0.01},
-                        lora={"dropout": 0.1}, capture={"every": 3}, ranks={"shard_parameters": shards})
-    run_file = json.loads(config.read_text())
-    run_file["launch"]["num_ranks"] = 2
-    config.write_text(json.dumps(run_file))
-    code, output = small_run.run(config)
-    assert code == 0, output
-    ours, alone = (load_file(checkpoint(folder, 1) / "adapter_model.safetensors") for folder in (tmp_path, trained))
-    assert ours.keys() == alone.keys()
-    for name in alone:
-        assert torch.allclose(ours[name], alone[name], atol=1e-5), name
-    assert "token" in tandem("drift", "why", tmp_path / "runs" / "small" / "captures" / "step_3")
+def test_several_ranks_train_the_same_adapters_whole_and_sharded(model, tmp_path):
+    numbers = []
+    for name, ranks, shards in (("alone", 1, False), ("whole", 2, False), ("sharded", 2, True)):
+        folder = tmp_path / name
+        folder.mkdir()
+        config = config_for(folder, model, dtype="fp32", checkpoint={"every": 1}, loss={"kl_coefficient": 0.01},
+                            capture={"every": 3}, ranks={"shard_parameters": shards})
+        run_file = json.loads(config.read_text())
+        run_file["launch"]["num_ranks"] = ranks
+        config.write_text(json.dumps(run_file))
+        code, output = small_run.run(config)
+        assert code == 0, output
+        first = small_run.steps(folder)[0]
+        numbers.append([first["loss/total"], first["optimizer/grad_norm"]])
+        assert numbers[-1] == pytest.approx(numbers[0], rel=1e-4, abs=1e-7)
+        assert len(load_file(checkpoint(folder, 3) / "adapter_model.safetensors")) == 2 * 21  # 7 in 3 layers
+        assert "token" in tandem("drift", "why", folder / "runs" / "small" / "captures" / "step_3")
 
 
 def test_a_resumed_run_goes_on_bit_for_bit(trained, model, tmp_path):
