@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -133,11 +134,29 @@ TEST_F(TurnsTest, ACallThatJoinsGetsEveryTurnAgainAndMayAnswerThemAgain) {
   v1::GenerateGroupResponse response;
   ASSERT_TRUE(first->Read(&response));
   ASSERT_TRUE(response.has_turn());
-  EXPECT_TRUE(Continue(AnswerTo(1, response.turn())).ok());
-  const Played again = Play(Episode(1, 2));
-  EXPECT_TRUE(again.done);
-  EXPECT_EQ(again.turns.size(), 2u);
-  EXPECT_EQ(again.completions[0].segments_size(), 3);
+  const v1::Turn answered = response.turn();
+  EXPECT_TRUE(Continue(AnswerTo(1, answered)).ok());
+  grpc::ClientContext again_context;
+  SetDeadline(&again_context);
+  const auto again = rollout_->GenerateGroup(&again_context, Episode(1, 2));
+  std::vector<v1::Turn> turns;
+  while (turns.size() < 2) {
+    ASSERT_TRUE(again->Read(&response));
+    if (response.has_turn()) turns.push_back(response.turn());
+  }
+  // The one that was answered first: after the answer to the other the group may be at its end.
+  std::ranges::partition(turns,
+                         [&](const v1::Turn& turn) { return turn.index() == answered.index(); });
+  for (const v1::Turn& turn : turns) EXPECT_TRUE(Continue(AnswerTo(1, turn)).ok());
+  int num_segments = 0;
+  bool done = false;
+  while (again->Read(&response)) {
+    if (response.has_completion()) num_segments += response.completion().segments_size();
+    done = done || response.has_done();
+  }
+  EXPECT_TRUE(done);
+  EXPECT_EQ(num_segments, 2 * 3);
+  EXPECT_TRUE(again->Finish().ok());
   int num_completions = 0;
   while (first->Read(&response)) num_completions += response.has_completion();
   EXPECT_EQ(num_completions, 2);
