@@ -211,7 +211,7 @@ class PolicyLearner : public Learner {
     return cast;
   }
 
-  // Of the base in the dtype of servers.
+  // CombinedDigest of the base in the dtype of servers.
   absl::StatusOr<std::string> BaseDigest(DType dtype) {
     std::string& digest = base_digests_[dtype];
     if (!digest.empty()) return digest;

@@ -109,7 +109,8 @@ absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
   return source;
 }
 
-// Merged weights in F32, or in BF16 rounded to nearest, as a push of adapters gives them to a server.
+// The merged weights, F32. For bf16 the base is rounded before, as a server holds it, and the sum is
+// rounded when it is written, so that the files have what a push of the adapter gives that server.
 absl::StatusOr<std::vector<HostTensor>> ReadMerged(const ExportSource& source,
                                                    const ExportFlags& flags) {
   std::string base = flags.base_model.empty() ? "" : source.model;
@@ -119,13 +120,12 @@ absl::StatusOr<std::vector<HostTensor>> ReadMerged(const ExportSource& source,
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(base));
   TANDEM_ASSIGN_OR_RETURN(const LoraAdapter adapter, ReadPeftDirectory(source.weights, config));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(base));
-  TANDEM_ASSIGN_OR_RETURN(tensors, MergeAdapter(adapter, std::move(tensors)));
   if (flags.dtype == "bf16") {
     for (HostTensor& tensor : tensors) {
       TANDEM_ASSIGN_OR_RETURN(tensor, CastNearest(tensor, DType::kBF16));
     }
   }
-  return tensors;
+  return MergeAdapter(adapter, std::move(tensors));
 }
 
 // The adapters by themselves, as PEFT writes them.

@@ -89,9 +89,8 @@ absl::Status FindTokenizer(std::string* model) {
 }
 
 absl::StatusOr<std::string> ChooseDType(const std::string& directory, const std::string& asked) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string base, BaseDirectory(directory));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadModelTensors(base));
-  const bool is_bf16 = std::ranges::all_of(
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadAdaptedTensors(directory));
+  const bool is_bf16 = std::ranges::all_of(  // merged weights are fp32, whatever the base is
       tensors, [](const HostTensor& tensor) { return tensor.spec.dtype == DType::kBF16; });
   if (asked == "bf16" && !is_bf16) {
     std::fprintf(stderr,

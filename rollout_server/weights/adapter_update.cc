@@ -44,7 +44,6 @@ absl::StatusOr<std::unique_ptr<AdapterUpdate>> AdapterUpdate::Create(
   }
   update->header_ = header;
   update->manifest_ = std::move(manifest);
-  update->model_ = &model;
   return update;
 }
 

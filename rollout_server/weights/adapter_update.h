@@ -43,8 +43,7 @@ struct MergedAdapter {
 
 class AdapterUpdate {
  public:
-  // `manifest`: the adapter's tensors, LoraTensors order. `model`: the served ones, which must outlive
-  // this object.
+  // `manifest`: the adapter's tensors, LoraTensors order. `model`: the served ones.
   //   INVALID_ARGUMENT  errors of ModulesOf; a scaling that is not a positive number
   static absl::StatusOr<std::unique_ptr<AdapterUpdate>> Create(
       const AdapterHeader& header, std::vector<TensorSpec> manifest,
@@ -65,7 +64,6 @@ class AdapterUpdate {
  private:
   AdapterHeader header_;
   std::vector<TensorSpec> manifest_;
-  const std::vector<TensorSpec>* model_ = nullptr;
   std::vector<LoraModule> modules_;
   std::vector<size_t> places_;
 };

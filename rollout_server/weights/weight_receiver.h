@@ -48,7 +48,7 @@ class WeightReceiver {
     DigestMap digests;    // XXH3-128; those published, for weights that arrived on the device
     DigestMap word_sums;  // of weights that arrived on the device, computed there; else empty
     DigestMap served;     // StagedWeights::served_digests
-    // Of weights that an adapter made: their digests, and what it did to each of them.
+    // If an adapter made the weights: their digests, and what it did to each of them.
     DigestMap merged;
     std::vector<ModuleEffect> effects;
   };

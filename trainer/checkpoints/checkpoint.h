@@ -3,11 +3,12 @@
 //
 // A checkpoint holds model.safetensors (fp32 masters), optimizer.safetensors (moments), state.json
 // (step, trained frontier, run id, prompt order, identity) and copies of the config and tokenizer
-// files, so that it is a Hugging Face directory too. Of a run that trains adapters it holds
-// adapter_model.safetensors and adapter_config.json in place of the model's, as PEFT does. They are written in this order to a temporary
-// directory, each synced, and after them manifest.json with the size and digest of each. Then the
-// directory is renamed, and LATEST is written. A crash at any point leaves the checkpoints that
-// were there, because a directory without a fitting manifest is not taken for one.
+// files, so that it is a Hugging Face directory too. In a run that trains adapters,
+// adapter_model.safetensors and adapter_config.json stand in place of model.safetensors, as PEFT
+// writes them. The files are written in this order to a temporary directory, each synced, and after
+// them manifest.json with the size and digest of each. Then the directory is renamed, and LATEST is
+// written. A crash at any point leaves the checkpoints that were there, because a directory without
+// a fitting manifest is not taken for one.
 #pragma once
 
 #include <cstdint>

@@ -96,7 +96,7 @@ struct WeightPublisher::Impl {
 
   bool FindSkipped(const RemoteWeights& live, ServerPush* push);
   absl::Status NoteMerged(const RemoteWeights& live, ServerPush* push);
-  // Of an adapter: the weights that the first server made of it, where one did?
+  // Did the server make the same weights of the held adapter as the first server that made any?
   bool MadeTheSame(const RemoteWeights& live) const {
     MutexLock lock(&mu);
     return merged.empty() || live.merged == merged;

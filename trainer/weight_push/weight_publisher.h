@@ -129,8 +129,8 @@ class WeightPublisher {
 
   WeightVersion version() const;
   const DigestMap& digests() const;  // of the weights set last
-  // Of what servers serve of them: of an adapter those of merged weights, as the servers made them;
-  // empty before one did.
+  // Digests of what servers serve: the same, or for an adapter those of the merged weights, as the
+  // servers made them; empty before one did.
   DigestMap served_digests() const;
   int64_t num_bytes() const;  // of the weights set last, dense
   int64_t epoch() const;

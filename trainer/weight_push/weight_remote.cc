@@ -64,7 +64,7 @@ std::vector<int64_t> WeightPayload::wire_sizes() const {
   return sizes;
 }
 
-// Of a GetWeightInfoResponse or CommitUpdateResponse.
+// Reads what a GetWeightInfoResponse or a CommitUpdateResponse says of an adapter.
 template <typename Response>
 void ReadMerged(const Response& response, RemoteWeights* live) {
   for (const wire::TensorDigest& digest : response.merged_digests()) {

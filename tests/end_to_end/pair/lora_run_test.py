@@ -8,6 +8,7 @@ import peft
 import pytest
 import torch
 import transformers
+import xxhash
 from safetensors.torch import load_file
 
 import small_run
@@ -107,6 +108,17 @@ def test_a_checkpoint_is_a_peft_directory_whose_model_scores_the_same_in_peft(tr
     tandem("export", trained / "runs" / "small", "--adapter", "--out", alone)
     ours, theirs = (load_file(d / "adapter_model.safetensors") for d in (alone, directory))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_bf16_export_has_the_bits_that_a_bf16_server_served(model, tmp_path):
+    code, output = small_run.run(config_for(tmp_path, model, checkpoint={"every": 1, "keep": 3}, capture={"every": 3}))
+    assert code == 0, output
+    tandem("export", checkpoint(tmp_path, 2), "--out", tmp_path / "merged", "--dtype", "bf16")
+    manifest = json.loads((tmp_path / "runs" / "small" / "captures" / "step_3" / "manifest.json").read_text())
+    served = next(weights["served"] for weights in manifest["weights"] if weights["version"] == 2)
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    digests = {name: xxhash.xxh3_128_hexdigest(tensor.view(torch.uint16).numpy().tobytes()) for name, tensor in merged.items()}
+    assert digests == served
 
 
 def test_several_ranks_train_the_same_adapters_whole_and_sharded(model, tmp_path):
