@@ -84,7 +84,8 @@ TrainerForwardOptions RecordedTrainer(const Capture& capture, int64_t row_tokens
           .numerics = m.trainer.numerics == NumericsName(Numerics::kExact) ? Numerics::kExact
                                                                            : Numerics::kFast,
           .rounding = dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest,
-          .row_tokens = row_tokens};
+          .row_tokens = row_tokens,
+          .weights = m.trainer.weights};
 }
 
 int64_t PackedRowTokens(const Capture& capture) {
@@ -119,9 +120,11 @@ absl::StatusOr<std::unique_ptr<TrainerForward>> TrainerForward::Create(
     const TrainerForwardOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions imitated, OptionsOfPlan(options.weights));
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan, MakeQuantisationPlan(config, imitated));
   TANDEM_ASSIGN_OR_RETURN(
-      impl->policy,
-      trainer::Policy::Create(config, tensors, options.dtype, options.trainable, options.numerics));
+      impl->policy, trainer::Policy::Create(config, tensors, options.dtype, options.trainable,
+                                            options.numerics, Device::kCpu, {plan}));
   impl->policy->WeightsChanged(options.rounding);
   return std::unique_ptr<TrainerForward>(new TrainerForward(std::move(impl)));
 }
