@@ -6,8 +6,13 @@
 #include "common/tensor/bf16_rounding.h"
 
 // Loops are compiled for several instruction sets, and the widest is chosen when the program starts.
-// Nothing is fused (CMakeLists.txt), so that all of them give the same bits.
+// Nothing is fused (CMakeLists.txt), so that all of them give the same bits. ThreadSanitizer is not
+// ready yet when the choice is made.
+#ifdef __SANITIZE_THREAD__
+#define TANDEM_LORA_CLONES
+#else
 #define TANDEM_LORA_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
 
 namespace tandem {
 namespace {
