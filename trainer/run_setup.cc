@@ -198,6 +198,16 @@ std::string DescribeRun(const RunParts& run) {
   return card.dump(1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
+namespace {
+
+// What the trainer's forward imitates. The options were checked when the policy was made.
+std::string TrainerFormats(const TrainerOptions& options, const ModelConfig& config) {
+  const auto plan = MakeQuantisationPlan(config, options.learner.fake_quantise);
+  return plan.ok() ? PlanText(*plan) : "dtype";
+}
+
+}  // namespace
+
 offpolicy::CaptureManifest DescribeCapture(const RunParts& run, int64_t step) {
   const auto& [options, inputs, state, learner, client, publisher] = run;
   const TrainSamplingOptions& sampling = options.sampling;
@@ -220,7 +230,7 @@ offpolicy::CaptureManifest DescribeCapture(const RunParts& run, int64_t step) {
                    .max_new_tokens = static_cast<int32_t>(sampling.max_new_tokens)},
       .trainer = {DtypeName(options.learner), std::string(NumericsName(options.learner.numerics)),
                   learner.kernels(), learner.library_version(),
-                  options.learner.step.microbatch_tokens}};
+                  options.learner.step.microbatch_tokens, TrainerFormats(options, inputs.model_config)}};
   for (int i = 0; i < client.num_servers(); ++i) {
     if (const auto info = client.info(i)) {
       manifest.servers.push_back(DescribeServer(client.address(i), *info));

@@ -40,12 +40,14 @@ struct CapturedSampling {
 // A server that sampled some of the tokens, as it describes itself.
 struct CapturedServer {
   std::string address, build, dtype, numerics, instruction_set, in_flight;
+  std::string weights = "dtype";  // PlanText of the formats of its weights and KV
 };
 
 // The trainer's forward pass that computed the proximal log-probs.
 struct CapturedTrainer {
   std::string dtype, numerics, instruction_set, library;
-  int64_t row_tokens = 0;  // most tokens of a packed row; 0: unknown
+  int64_t row_tokens = 0;         // most tokens of a packed row; 0: unknown
+  std::string weights = "dtype";  // PlanText of what its forward imitates (fake_quantise)
 };
 
 // A version of the weights: one that sampled tokens of the capture, or one that they were scored

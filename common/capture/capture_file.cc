@@ -19,10 +19,41 @@
 namespace tandem::offpolicy {
 
 // The parts of the manifest whose keys are the names of their fields.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CapturedServer, address, build, dtype, numerics, instruction_set,
-                                   in_flight)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CapturedTrainer, dtype, numerics, instruction_set, library,
-                                   row_tokens)
+// Captures from before servers could quantise have no `weights`.
+void to_json(nlohmann::json& json, const CapturedServer& server) {
+  json = {{"address", server.address},
+          {"build", server.build},
+          {"dtype", server.dtype},
+          {"numerics", server.numerics},
+          {"instruction_set", server.instruction_set},
+          {"in_flight", server.in_flight},
+          {"weights", server.weights}};
+}
+void from_json(const nlohmann::json& json, CapturedServer& server) {
+  json.at("address").get_to(server.address);
+  json.at("build").get_to(server.build);
+  json.at("dtype").get_to(server.dtype);
+  json.at("numerics").get_to(server.numerics);
+  json.at("instruction_set").get_to(server.instruction_set);
+  json.at("in_flight").get_to(server.in_flight);
+  server.weights = json.value("weights", server.weights);
+}
+void to_json(nlohmann::json& json, const CapturedTrainer& trainer) {
+  json = {{"dtype", trainer.dtype},
+          {"numerics", trainer.numerics},
+          {"instruction_set", trainer.instruction_set},
+          {"library", trainer.library},
+          {"row_tokens", trainer.row_tokens},
+          {"weights", trainer.weights}};
+}
+void from_json(const nlohmann::json& json, CapturedTrainer& trainer) {
+  json.at("dtype").get_to(trainer.dtype);
+  json.at("numerics").get_to(trainer.numerics);
+  json.at("instruction_set").get_to(trainer.instruction_set);
+  json.at("library").get_to(trainer.library);
+  json.at("row_tokens").get_to(trainer.row_tokens);
+  trainer.weights = json.value("weights", trainer.weights);
+}
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CapturedWeights, version, rounding, served, masters,
                                    masters_digest)
 

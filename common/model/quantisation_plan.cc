@@ -5,7 +5,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/matrix/packed_matrix.h"
@@ -119,46 +118,6 @@ void BindOptions(OptionBinder& binder, QuantisationOptions& options) {
       "kv", &options.kv,
       {{"dtype", KvFormat::kDtype}, {"int8", KvFormat::kInt8}, {"fp8_e4m3", KvFormat::kFp8E4m3}},
       "KV cache: in dtype, or in a byte each with a scale per token and head");
-}
-
-namespace {
-
-std::string FormatText(const WeightFormat& format) {
-  if (format.scheme == WeightScheme::kWide) return "dtype";
-  const std::string name(WeightSchemeName(format.scheme));
-  return format.scheme == WeightScheme::kInt4Group ? absl::StrCat(name, " of ", format.group)
-                                                   : name;
-}
-
-std::string LayerText(const LayerFormats& layer) {
-  if (std::ranges::all_of(layer.sites, [&](const auto& one) { return one == layer.sites[0]; })) {
-    return FormatText(layer.sites[0]);
-  }
-  std::vector<std::string> sites;
-  for (size_t site = 0; site < kNumSites; ++site) {
-    sites.push_back(
-        absl::StrCat(std::string(kSiteNames[site]), " ", FormatText(layer.sites[site])));
-  }
-  return absl::StrJoin(sites, ", ");
-}
-
-}  // namespace
-
-std::string PlanText(const QuantisationPlan& plan) {
-  constexpr std::string_view kKvTexts[] = {"", "; kv: int8", "; kv: fp8_e4m3"};
-  const std::string kv(kKvTexts[static_cast<size_t>(plan.kv)]);
-  if (!plan.quantises()) return "dtype" + kv;
-  constexpr std::string_view kActivationNames[] = {"auto", "dtype", "int8"};
-  std::vector<std::string> runs;
-  for (size_t first = 0; first < plan.layers.size();) {
-    size_t last = first;
-    while (last + 1 < plan.layers.size() && plan.layers[last + 1] == plan.layers[first]) ++last;
-    runs.push_back(absl::StrCat(first, "-", last, ": ", LayerText(plan.layers[first])));
-    first = last + 1;
-  }
-  return absl::StrCat(
-      "layers ", absl::StrJoin(runs, ", "), "; head: ", FormatText(plan.head),
-      "; activations: ", std::string(kActivationNames[static_cast<size_t>(plan.activations)]), kv);
 }
 
 bool QuantisationPlan::quantises() const {

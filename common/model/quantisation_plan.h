@@ -69,12 +69,6 @@ struct QuantisationPlan {
   friend bool operator==(const QuantisationPlan&, const QuantisationPlan&) = default;
 };
 
-// What a server says of its plan, and another process compares: "dtype", or layers with equal
-// formats together, as in "layers 0-2: int8, 3-29: qkv_proj int8, o_proj int8, gate_up_proj int8,
-// down_proj dtype; head: int8; activations: auto", with "; kv: int8" where that is quantised. Equal
-// plans give equal texts.
-std::string PlanText(const QuantisationPlan& plan);
-
 // The input features of a site's matrix.
 int64_t DepthOf(const ModelConfig& config, Site site);
 

@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/numerics.h"
+#include "common/model/plan_text.h"
+#include "common/model/quantisation_plan.h"
 #include "common/tensor/instruction_set.h"
 #include "drift_lab/hypotheses/record_replay.h"
 #include "drift_lab/recompute/trainer_forward.h"
@@ -94,7 +96,18 @@ Side TrainerSide(const offpolicy::CaptureManifest& manifest) {
   return manifest.trainer.dtype == "bf16" ? Side{true, kBf16Bits, 24} : Side{};
 }
 
+// The formats that the servers name. (They are equal: the trainer takes no others.)
+std::string ServedFormats(const offpolicy::CaptureManifest& manifest) {
+  return manifest.servers.empty() ? "" : manifest.servers.front().weights;
+}
+
+bool TrainerImitates(const offpolicy::CaptureManifest& manifest) {
+  const std::string& weights = manifest.trainer.weights;
+  return !weights.empty() && weights != "dtype";
+}
+
 std::vector<Part> FactorsOf(const offpolicy::CaptureManifest& manifest, bool full) {
+  if (TrainerImitates(manifest)) return {};
   if (manifest.trainer.numerics == NumericsName(Numerics::kExact)) return {};
   const Side engine = EngineSide(manifest), trainer = TrainerSide(manifest);
   std::vector<Part> factors;
@@ -132,8 +145,10 @@ class AblationRun {
     const int64_t longest = LongestSequence(capture_);
     const ComputeDType dtype =
         engine_side_.bf16_weights ? ComputeDType::kBf16 : ComputeDType::kFp32;
-    TANDEM_ASSIGN_OR_RETURN(
-        serving_, EngineForward::Create(options_.model, dtype, longest, options_.num_threads));
+    TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions formats,
+                            OptionsOfPlan(ServedFormats(capture_.manifest)));
+    TANDEM_ASSIGN_OR_RETURN(serving_, EngineForward::Create(options_.model, dtype, longest,
+                                                            options_.num_threads, formats));
     TANDEM_ASSIGN_OR_RETURN(wide_, EngineForward::Create(options_.model, ComputeDType::kFp32,
                                                          longest, options_.num_threads));
     replay_ = std::make_unique<RecordReplay>(capture_, weights_, *serving_, options_.model);
@@ -141,6 +156,9 @@ class AblationRun {
     TANDEM_RETURN_IF_ERROR(ScoreServing());
     TANDEM_RETURN_IF_ERROR(Diagnose());
     replay_.reset();
+    ablation_.quantises =
+        formats != QuantisationOptions() && !TrainerImitates(capture_.manifest);
+    TANDEM_RETURN_IF_ERROR(ScoreUnquantised(dtype, longest));
     for (const int64_t version : versions_) {
       TANDEM_RETURN_IF_ERROR(ScoreCells(version));
       TANDEM_RETURN_IF_ERROR(ScoreTrainer(version));
@@ -179,6 +197,21 @@ class AblationRun {
     return absl::OkStatus();
   }
 
+  // The engine in its dtype, each token under its own version.
+  absl::Status ScoreUnquantised(ComputeDType dtype, int64_t longest) {
+    ablation_.unquantised = ablation_.own_version;
+    if (!ablation_.quantises) return absl::OkStatus();
+    passes_.Start("engine, not quantised", kPrefillCost);
+    serving_.reset();  // its memory is that of the next
+    TANDEM_ASSIGN_OR_RETURN(
+        serving_, EngineForward::Create(options_.model, dtype, longest, options_.num_threads));
+    RecordReplay replay(capture_, weights_, *serving_, options_.model);
+    replay.OnProgress([this](int64_t tokens) { passes_.Report(tokens); });
+    TANDEM_ASSIGN_OR_RETURN(EngineScores wide, replay.Score({}, {}, {.own_version_only = true}));
+    ablation_.unquantised = std::move(wide.logprobs);
+    return absl::OkStatus();
+  }
+
   // The causes of the difference between the record and step 1.
   absl::Status Diagnose() {
     passes_.Start("diagnosis of the record", kDiagnosisCost);
@@ -209,7 +242,7 @@ class AblationRun {
   // Scores all combinations of the factors, in the fp32 engine.
   absl::Status ScoreCells(int64_t version) {
     if (ablation_.factors.empty()) {
-      TakeVersion(capture_, version, ablation_.own_version, ablation_.cells[0]);
+      TakeVersion(capture_, version, ablation_.unquantised, ablation_.cells[0]);
       return absl::OkStatus();
     }
     const auto bit_of = [&](Part part) -> size_t {

@@ -59,8 +59,11 @@ TokenParts SplitTokens(const Ablation& ablation) {
   add(Part::kPath, Difference(ablation.replay.logprobs, ablation.prefill));
   if (ablation.carries_kv)
     add(Part::kCarriedKv, Difference(ablation.prefill, ablation.own_version));
+  if (ablation.quantises) {
+    add(Part::kQuantisation, Difference(ablation.own_version, ablation.unquantised));
+  }
   if (!ablation.factors.empty()) {
-    add(Part::kEmulation, Difference(ablation.own_version, ablation.cells.back()));
+    add(Part::kEmulation, Difference(ablation.unquantised, ablation.cells.back()));
     split.first_factor = split.parts.size();
     split.num_factors = ablation.factors.size();
     for (const std::vector<float>& cell : ablation.cells) {

@@ -49,10 +49,12 @@ void EngineScores::LeaveOutGiven(const Capture& capture, int64_t completion) {
 }
 
 absl::StatusOr<std::unique_ptr<EngineForward>> EngineForward::Create(
-    const std::string& model_directory, ComputeDType dtype, int64_t longest, int64_t num_threads) {
+    const std::string& model_directory, ComputeDType dtype, int64_t longest, int64_t num_threads,
+    const QuantisationOptions& quantised) {
   rollout::EngineOptions options;
   options.dtype = dtype;
   options.num_threads = num_threads;
+  options.quantised = quantised;
   options.kv_capacity_tokens = static_cast<int64_t>(kCompletionsTogether) * (longest + kBlockSlack);
   TANDEM_ASSIGN_OR_RETURN(auto engine, rollout::Engine::Create(model_directory, options));
   engine->DropInitialTensors();

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/capture/capture.h"
+#include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/sampling/score_options.h"
@@ -49,7 +50,8 @@ class EngineForward {
   //   any error of Engine::Create
   static absl::StatusOr<std::unique_ptr<EngineForward>> Create(const std::string& model_directory,
                                                                ComputeDType dtype, int64_t longest,
-                                                               int64_t num_threads = 0);
+                                                               int64_t num_threads = 0,
+                                                               const QuantisationOptions& quantised = {});
 
   // From now on, scores under `tensors` (in ModelTensors order and the engine's dtype).
   absl::Status Install(std::vector<HostTensor> tensors);

@@ -12,6 +12,8 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/model/plan_text.h"
+#include "common/model/quantisation_plan.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/experience/row_plan.h"
@@ -84,7 +86,8 @@ TrainerForwardOptions RecordedTrainer(const Capture& capture, int64_t row_tokens
           .numerics = m.trainer.numerics == NumericsName(Numerics::kExact) ? Numerics::kExact
                                                                            : Numerics::kFast,
           .rounding = dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest,
-          .row_tokens = row_tokens};
+          .row_tokens = row_tokens,
+          .weights = m.trainer.weights};
 }
 
 int64_t PackedRowTokens(const Capture& capture) {
@@ -119,9 +122,11 @@ absl::StatusOr<std::unique_ptr<TrainerForward>> TrainerForward::Create(
     const TrainerForwardOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions imitated, OptionsOfPlan(options.weights));
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan, MakeQuantisationPlan(config, imitated));
   TANDEM_ASSIGN_OR_RETURN(
-      impl->policy,
-      trainer::Policy::Create(config, tensors, options.dtype, options.trainable, options.numerics));
+      impl->policy, trainer::Policy::Create(config, tensors, options.dtype, options.trainable,
+                                            options.numerics, Device::kCpu, {plan}));
   impl->policy->WeightsChanged(options.rounding);
   return std::unique_ptr<TrainerForward>(new TrainerForward(std::move(impl)));
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -27,6 +28,7 @@ struct TrainerForwardOptions {
   trainer::Rounding rounding = trainer::Rounding::kNearest;  // of the weights in Numerics::kExact
   int64_t row_tokens = 0;  // most tokens of a row that completions share; 0: one each
   bool trainable = false;  // for Differentiate and ScoreWay::as_update
+  std::string weights = "dtype";  // CapturedTrainer::weights
 };
 
 // The options with which the trainer of `capture` computed its proximal log-probs.

@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/lora/adapted_model.h"
 #include "common/model/model_config.h"
+#include "common/model/plan_text.h"
 #include "common/model/quantisation_plan.h"
 #include "common/tensor/nearest_cast.h"
 #include "common/weights/digest.h"

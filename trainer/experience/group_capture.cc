@@ -136,7 +136,8 @@ Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const PerToken& pr
 offpolicy::CapturedServer DescribeServer(const std::string& address,
                                          const rollout::v1::GetInfoResponse& info) {
   return {address,         info.server_version(),  info.dtype(),
-          info.numerics(), info.instruction_set(), info.in_flight()};
+          info.numerics(), info.instruction_set(), info.in_flight(),
+          info.weights().empty() ? "dtype" : info.weights()};
 }
 
 }  // namespace tandem::trainer

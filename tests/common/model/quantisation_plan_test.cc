@@ -1,3 +1,4 @@
+#include "common/model/plan_text.h"
 #include "common/model/quantisation_plan.h"
 
 #include <gtest/gtest.h>
