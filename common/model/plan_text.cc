@@ -110,8 +110,8 @@ absl::StatusOr<T> Named(const std::string& text, const std::pair<std::string_vie
 }  // namespace
 
 absl::StatusOr<QuantisationOptions> OptionsOfPlan(const std::string& text) {
-  static constexpr std::pair<std::string_view, KvFormat> kKv[] = {
-      {"int8", KvFormat::kInt8}, {"fp8_e4m3", KvFormat::kFp8E4m3}};
+  static constexpr std::pair<std::string_view, KvFormat> kKv[] = {{"int8", KvFormat::kInt8},
+                                                                  {"fp8_e4m3", KvFormat::kFp8E4m3}};
   static constexpr std::pair<std::string_view, Activations> kActivations[] = {
       {"auto", Activations::kAuto}, {"dtype", Activations::kDtype}, {"int8", Activations::kInt8}};
   QuantisationOptions options;

@@ -129,7 +129,7 @@ bool QuantisationPlan::quantises() const {
          });
 }
 
-bool QuantisationPlan::int8_rows(const WeightFormat& format) const {
+bool Int8Rows(Activations activations, const WeightFormat& format) {
   if (format.scheme == WeightScheme::kInt8) return activations != Activations::kDtype;
   return format.scheme == WeightScheme::kInt4Group && activations == Activations::kInt8;
 }

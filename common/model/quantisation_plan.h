@@ -25,6 +25,9 @@ enum class Activations {
            // head's to 16 bits
 };
 
+// Are the inputs of a matrix of this format quantised?
+bool Int8Rows(Activations activations, const WeightFormat& format);
+
 // How keys and values are held: in the dtype of the engine, or in a byte each with an fp32 scale for
 // each token and head (QuantiseInt8, QuantiseE4m3), after norm and rotary embedding.
 enum class KvFormat { kDtype, kInt8, kFp8E4m3 };
@@ -64,8 +67,7 @@ struct QuantisationPlan {
 
   // Is any matrix quantised?
   bool quantises() const;
-  // Are the inputs of a matrix of this format quantised?
-  bool int8_rows(const WeightFormat& format) const;
+  bool int8_rows(const WeightFormat& format) const { return Int8Rows(activations, format); }
   friend bool operator==(const QuantisationPlan&, const QuantisationPlan&) = default;
 };
 

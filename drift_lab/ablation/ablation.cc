@@ -156,8 +156,7 @@ class AblationRun {
     TANDEM_RETURN_IF_ERROR(ScoreServing());
     TANDEM_RETURN_IF_ERROR(Diagnose());
     replay_.reset();
-    ablation_.quantises =
-        formats != QuantisationOptions() && !TrainerImitates(capture_.manifest);
+    ablation_.quantises = formats != QuantisationOptions() && !TrainerImitates(capture_.manifest);
     TANDEM_RETURN_IF_ERROR(ScoreUnquantised(dtype, longest));
     for (const int64_t version : versions_) {
       TANDEM_RETURN_IF_ERROR(ScoreCells(version));

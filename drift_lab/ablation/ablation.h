@@ -42,7 +42,7 @@ struct Ablation {
   SamplerDiagnosis sampler;   // if it does not: were the tokens sampled from that distribution?
   std::vector<float> alone;   // decoded alone, for a sample of completions; NaN elsewhere
   std::vector<float> prefill;
-  std::vector<float> own_version;         // prefill without KV of other versions
+  std::vector<float> own_version;  // prefill without KV of other versions
   // That without the formats that the server names; own_version where it names none, or where the
   // trainer's forward imitates them.
   std::vector<float> unquantised;

@@ -199,6 +199,10 @@ DiagnosedCause DescribeReplayed(const Capture& capture, const ReplayedCause& fou
       cause.label = absl::StrCat("KV cache of ", h.kv_quantisation.bits,
                                  "-bit integers from position ", h.kv_quantisation.from_position);
       break;
+    case Part::kWeightFormat:
+      cause.label = absl::StrCat("weights held as ", h.weight_formats);
+      cause.evidence = "the replay with weights in those formats gives the record back";
+      break;
     case Part::kFirstId:
       cause.label =
           absl::StrCat("prompts computed with id ", h.first_id, " in place of their first");

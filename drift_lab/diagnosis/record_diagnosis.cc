@@ -175,12 +175,38 @@ class Diagnosis {
     if (steps_.empty()) return absl::OkStatus();
     // Tokens off the screen may show more: a retained set of less mass, or a later position.
     base_ = steps_.back().attempt;
-    if (base_.fit.exact()) return absl::OkStatus();
-    FindShifts(base_.scores.logprobs);
-    for (Step& step : steps_) {
-      TANDEM_RETURN_IF_ERROR(KeepBetter(Report(FamilyOf(step.part)(search_, base_)), base_));
+    if (!base_.fit.exact()) {
+      FindShifts(base_.scores.logprobs);
+      for (Step& step : steps_) {
+        TANDEM_RETURN_IF_ERROR(KeepBetter(Report(FamilyOf(step.part)(search_, base_)), base_));
+      }
+      TANDEM_RETURN_IF_ERROR(ReplayAll());
     }
-    return ReplayAll();
+    return DropFalseShifts();
+  }
+
+  // A row that the other causes explain where it stands was not shifted. (Rows that repeat a token can
+  // look so before those causes are known.)
+  absl::Status DropFalseShifts() {
+    if (out_.shifts.num_shifted == 0) return absl::OkStatus();
+    search_.Shift({});
+    TANDEM_ASSIGN_OR_RETURN(const Attempt in_place,
+                            Report(search_.Try(steps_.back().attempt.hypothesis, Part::kShift)));
+    std::vector<int> shift = out_.shifts.shift;
+    for (int64_t s = 0; s < capture_.num_completions(); ++s) {
+      double largest = 0;
+      for (int64_t t = capture_.begin_of(s); t < capture_.begin_of(s + 1); ++t) {
+        const auto place = static_cast<size_t>(t);
+        const double residual =
+            Residual(capture_.behaviour_logprobs[place], in_place.predicted[place]);
+        if (!std::isnan(residual)) largest = std::max(largest, std::abs(residual));
+      }
+      if (largest <= kSameLogprob) shift[static_cast<size_t>(s)] = 0;
+    }
+    const int64_t before = out_.shifts.num_shifted;
+    out_.shifts = SummariseShifts(std::move(shift), capture_.token_offsets);
+    if (out_.shifts.num_shifted > 0) search_.Shift(out_.shifts.shift);
+    return out_.shifts.num_shifted == before ? absl::OkStatus() : ReplayAll();
   }
 
   // Replays the causes found, one after the other, over all completions.

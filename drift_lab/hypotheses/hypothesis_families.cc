@@ -5,11 +5,13 @@
 namespace tandem::drift {
 
 std::span<const FamilySearch> AllFamilies() {
-  static constexpr FamilySearch kFamilies[] = {
-      SearchTemperature,         SearchTopP,           SearchTopK,     SearchMinP,
-      SearchStalePrefix,         SearchFirstId,        SearchBodyBits, SearchKvBits,
-      SearchRotaryBits,          SearchKvQuantisation, SearchHeadBits, SearchWeights,
-      SearchTemperatureAndFilter};
+  static constexpr FamilySearch kFamilies[] = {SearchTemperature,    SearchTopP,
+                                               SearchTopK,           SearchMinP,
+                                               SearchStalePrefix,    SearchFirstId,
+                                               SearchBodyBits,       SearchKvBits,
+                                               SearchRotaryBits,     SearchHeadBits,
+                                               SearchKvQuantisation, SearchWeights,
+                                               SearchWeightFormat,   SearchTemperatureAndFilter};
   return kFamilies;
 }
 
@@ -25,6 +27,7 @@ FamilySearch FamilyOf(Part part) {
       {Part::kKvBits, SearchKvBits},
       {Part::kRotaryBits, SearchRotaryBits},
       {Part::kKvQuantisation, SearchKvQuantisation},
+      {Part::kWeightFormat, SearchWeightFormat},
       {Part::kStalePrefix, SearchStalePrefix}};
   const auto found = families.find(part);
   return found == families.end() ? SearchWeights : found->second;

@@ -32,6 +32,10 @@ absl::StatusOr<Attempt> SearchKvBits(HypothesisSearch& search, const Attempt& ba
 absl::StatusOr<Attempt> SearchRotaryBits(HypothesisSearch& search, const Attempt& base);
 absl::StatusOr<Attempt> SearchKvQuantisation(HypothesisSearch& search, const Attempt& base);
 
+// Undisclosed number formats of the weights (format_family.cc): a scheme for the whole model, then
+// without the sites and layers whose quantisation does not help.
+absl::StatusOr<Attempt> SearchWeightFormat(HypothesisSearch& search, const Attempt& base);
+
 // Other weights and other inputs (weight_families.cc). The sources are the earlier versions that
 // the capture carries and the weights of the model directory: as a whole, partly along the way to
 // them, or in one tensor, which is found by halving the set.

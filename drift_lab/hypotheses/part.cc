@@ -25,6 +25,7 @@ constexpr Words kWords[] = {
     {"kv_bits", "hidden rounding of the KV cache"},
     {"rotary_bits", "hidden rounding of the rotary angles"},
     {"kv_quantisation", "a KV cache of integers"},
+    {"weight_format", "weights in a number format that the server did not disclose"},
     {"other_version", "weights of another version than claimed"},
     {"interpolation", "weights between two versions"},
     {"tensor", "a tensor of another version than claimed"},

@@ -23,14 +23,15 @@ enum class Part {
   kKvBits,
   kRotaryBits,
   kKvQuantisation,
+  kWeightFormat,
   kOtherVersion,
   kInterpolation,
   kTensor,
   kStalePrefix,
-  kPath,       // decode against prefill
-  kCarriedKv,  // KV kept across an install against KV of the token's own version
+  kPath,          // decode against prefill
+  kCarriedKv,     // KV kept across an install against KV of the token's own version
   kQuantisation,  // weights and KV in the formats that the server names against its dtype
-  kEmulation,  // the serving engine against the fp32 engine that is rounded like it
+  kEmulation,     // the serving engine against the fp32 engine that is rounded like it
   // Factors: precision of the linear layers, of the head and of KV; weights as served.
   kBody,
   kHead,

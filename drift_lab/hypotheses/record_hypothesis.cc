@@ -24,6 +24,7 @@ void RecordHypothesis::Adopt(Part part, const RecordHypothesis& other) {
   if (part == Part::kKvBits) precision.kv_bits = other.precision.kv_bits;
   if (part == Part::kRotaryBits) precision.rotary_bits = other.precision.rotary_bits;
   if (part == Part::kKvQuantisation) kv_quantisation = other.kv_quantisation;
+  if (part == Part::kWeightFormat) weight_formats = other.weight_formats;
   if (part == Part::kOtherVersion || part == Part::kInterpolation || part == Part::kTensor) {
     weights = other.weights;
   }

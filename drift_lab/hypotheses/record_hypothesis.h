@@ -32,6 +32,7 @@ struct RecordHypothesis {
   double top_p = 1, min_p = 0;
   rollout::SitePrecision precision;
   rollout::KvQuantisation kv_quantisation;
+  std::string weight_formats;  // text of a plan (plan_text.h); empty: as the servers say
   std::optional<OtherWeights> weights;
   int32_t first_id = -1;  // replaces the first id of the prompts; -1: as claimed
   // The KV of prompts, except their last token, is of this many versions before; 0: off.

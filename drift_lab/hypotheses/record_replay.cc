@@ -5,6 +5,8 @@
 
 #include "common/base/status_macros.h"
 #include "common/lora/adapted_model.h"
+#include "common/model/plan_text.h"
+#include "common/model/quantisation_plan.h"
 #include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/faults/faulty_weights.h"
@@ -69,9 +71,11 @@ absl::StatusOr<EngineScores> RecordReplay::ScoreKept(const RecordHypothesis& hyp
                                                      const ScoreOptions& options) {
   std::map<int64_t, const rollout::StagedWeights*> staged, stale;
   for (const int64_t version : versions_) {
-    TANDEM_ASSIGN_OR_RETURN(staged[version], Staged(version, hypothesis.weights));
+    TANDEM_ASSIGN_OR_RETURN(staged[version],
+                            Staged({version, hypothesis.weights, hypothesis.weight_formats}));
     if (hypothesis.stale_prefix == 0) continue;
-    TANDEM_ASSIGN_OR_RETURN(stale[version], Staged(version - hypothesis.stale_prefix, {}));
+    TANDEM_ASSIGN_OR_RETURN(
+        stale[version], Staged({version - hypothesis.stale_prefix, {}, hypothesis.weight_formats}));
   }
   const auto segments = [&](int64_t s) {
     const auto begin = static_cast<size_t>(capture_.begin_of(s));
@@ -103,9 +107,11 @@ absl::StatusOr<EngineScores> RecordReplay::ScoreEach(const RecordHypothesis& hyp
     if (std::ranges::find(with_version, true) == with_version.end()) continue;
     const rollout::StagedWeights* staged = nullptr;
     const rollout::StagedWeights* stale = nullptr;
-    TANDEM_ASSIGN_OR_RETURN(staged, Staged(version, hypothesis.weights));
+    TANDEM_ASSIGN_OR_RETURN(staged,
+                            Staged({version, hypothesis.weights, hypothesis.weight_formats}));
     if (hypothesis.stale_prefix > 0) {
-      TANDEM_ASSIGN_OR_RETURN(stale, Staged(version - hypothesis.stale_prefix, {}));
+      TANDEM_ASSIGN_OR_RETURN(
+          stale, Staged({version - hypothesis.stale_prefix, {}, hypothesis.weight_formats}));
     }
     const auto segments = [&](int64_t s) {
       const auto prompt = std::ssize(capture_.prompt_of(s)), length = std::ssize(capture_.ids(s));
@@ -199,26 +205,41 @@ absl::StatusOr<std::vector<HostTensor>> RecordReplay::Mix(int64_t version,
   return mixed;
 }
 
-absl::StatusOr<const rollout::StagedWeights*> RecordReplay::Staged(
-    int64_t version, const std::optional<OtherWeights>& other) {
-  const Key key{version, other};
+bool RecordReplay::ServesQuantised() const {
+  const auto& servers = capture_.manifest.servers;
+  const absl::StatusOr<QuantisationOptions> served =
+      OptionsOfPlan(servers.empty() ? "" : servers.front().weights);
+  const bool weights = served.ok() && served->weights != WeightScheme::kWide;
+  return weights || (served.ok() && !served->by_layer.empty());
+}
+
+absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> RecordReplay::Stage(
+    std::vector<HostTensor> tensors, const std::string& formats) {
+  if (formats.empty()) return engine_.Stage(std::move(tensors));
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions options, OptionsOfPlan(formats));
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan, MakeQuantisationPlan(config(), options));
+  return engine_.StageAs(tensors, plan);
+}
+
+absl::StatusOr<const rollout::StagedWeights*> RecordReplay::Staged(const Key& key) {
   const auto known = staged_.find(key);
   if (known != staged_.end()) return known->second.get();
   std::vector<HostTensor> tensors;
-  if (other) {
-    TANDEM_ASSIGN_OR_RETURN(tensors, Mix(version, *other));
+  if (key.other) {
+    TANDEM_ASSIGN_OR_RETURN(tensors, Mix(key.version, *key.other));
   } else {
-    TANDEM_ASSIGN_OR_RETURN(const auto* const served, Tensors(version));
+    TANDEM_ASSIGN_OR_RETURN(const auto* const served, Tensors(key.version));
     tensors = *served;
   }
-  TANDEM_ASSIGN_OR_RETURN(auto staged, engine_.Stage(std::move(tensors)));
+  TANDEM_ASSIGN_OR_RETURN(auto staged, Stage(std::move(tensors), key.formats));
   // Claimed weights are kept. One pass needs a hypothesis's weights for every version at once, so
   // as many of them are kept.
-  const auto is_hypothesis = [](const auto& kept) { return kept.first.second.has_value(); };
+  const auto is_hypothesis = [](const auto& kept) { return !kept.first.claimed(); };
   if (static_cast<size_t>(std::ranges::count_if(staged_, is_hypothesis)) >=
       std::max(kHypothesesKept, versions_.size())) {
     std::erase_if(staged_, [&](const auto& kept) {
-      return is_hypothesis(kept) && kept.first.second != other;
+      return is_hypothesis(kept) &&
+             (kept.first.other != key.other || kept.first.formats != key.formats);
     });
   }
   return (staged_[key] = std::move(staged)).get();

@@ -50,6 +50,8 @@ class RecordReplay {
   bool CarriesKv() const { return carries_kv_; }
 
   const ModelConfig& config() const { return engine_.config(); }
+  // Do the servers say that they quantise the weights?
+  bool ServesQuantised() const;
 
   // The distances 1, 2, ... for which the capture has the weights of that many versions before each
   // of its versions.
@@ -63,10 +65,19 @@ class RecordReplay {
   void OnProgress(std::function<void(int64_t)> progress) { progress_ = std::move(progress); }
 
  private:
-  using Key = std::pair<int64_t, std::optional<OtherWeights>>;
+  // Weights that a pass computes under: of a version, in formats (RecordHypothesis::weight_formats).
+  struct Key {
+    int64_t version = 0;
+    std::optional<OtherWeights> other;
+    std::string formats;
 
-  absl::StatusOr<const rollout::StagedWeights*> Staged(int64_t version,
-                                                       const std::optional<OtherWeights>& other);
+    bool claimed() const { return !other && formats.empty(); }
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+
+  absl::StatusOr<const rollout::StagedWeights*> Staged(const Key& key);
+  absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> Stage(std::vector<HostTensor> tensors,
+                                                                const std::string& formats);
   absl::StatusOr<const std::vector<HostTensor>*> Tensors(int64_t version);
   absl::StatusOr<std::vector<HostTensor>> Mix(int64_t version, const OtherWeights& other);
   absl::StatusOr<EngineScores> ScoreKept(const RecordHypothesis& hypothesis,

@@ -58,7 +58,13 @@ absl::StatusOr<std::unique_ptr<EngineForward>> EngineForward::Create(
   options.kv_capacity_tokens = static_cast<int64_t>(kCompletionsTogether) * (longest + kBlockSlack);
   TANDEM_ASSIGN_OR_RETURN(auto engine, rollout::Engine::Create(model_directory, options));
   engine->DropInitialTensors();
-  return std::unique_ptr<EngineForward>(new EngineForward(std::move(engine)));
+  return std::unique_ptr<EngineForward>(new EngineForward(std::move(engine), quantised.kv));
+}
+
+absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> EngineForward::StageAs(
+    const std::vector<HostTensor>& tensors, QuantisationPlan plan) const {
+  plan.kv = kv_;
+  return engine_->StageAs(tensors, plan);
 }
 
 absl::Status EngineForward::Install(std::vector<HostTensor> tensors) {

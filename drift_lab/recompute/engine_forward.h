@@ -48,10 +48,9 @@ class EngineForward {
   // `longest` is the number of tokens of the longest sequence to score. `num_threads` 0 means the
   // cores of the machine.
   //   any error of Engine::Create
-  static absl::StatusOr<std::unique_ptr<EngineForward>> Create(const std::string& model_directory,
-                                                               ComputeDType dtype, int64_t longest,
-                                                               int64_t num_threads = 0,
-                                                               const QuantisationOptions& quantised = {});
+  static absl::StatusOr<std::unique_ptr<EngineForward>> Create(
+      const std::string& model_directory, ComputeDType dtype, int64_t longest,
+      int64_t num_threads = 0, const QuantisationOptions& quantised = {});
 
   // From now on, scores under `tensors` (in ModelTensors order and the engine's dtype).
   absl::Status Install(std::vector<HostTensor> tensors);
@@ -61,6 +60,10 @@ class EngineForward {
       std::vector<HostTensor> tensors) const {
     return engine_->Stage(std::move(tensors));
   }
+
+  // The same in other number formats (Engine::StageAs), with the KV of this engine.
+  absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> StageAs(
+      const std::vector<HostTensor>& tensors, QuantisationPlan plan) const;
 
   // Scores the completions `wanted` [S] (empty: all), with exactly the transforms of `options`.
   // `progress` is called after every few completions, with the number of tokens scored so far.
@@ -75,9 +78,11 @@ class EngineForward {
   const Tokenizer& tokenizer() const { return engine_->tokenizer(); }
 
  private:
-  explicit EngineForward(std::unique_ptr<rollout::Engine> engine) : engine_(std::move(engine)) {}
+  EngineForward(std::unique_ptr<rollout::Engine> engine, KvFormat kv)
+      : engine_(std::move(engine)), kv_(kv) {}
 
   std::unique_ptr<rollout::Engine> engine_;
+  const KvFormat kv_;
   int64_t version_ = 0;
 };
 

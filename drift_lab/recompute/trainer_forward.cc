@@ -124,9 +124,9 @@ absl::StatusOr<std::unique_ptr<TrainerForward>> TrainerForward::Create(
   impl->options = options;
   TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions imitated, OptionsOfPlan(options.weights));
   TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan, MakeQuantisationPlan(config, imitated));
-  TANDEM_ASSIGN_OR_RETURN(
-      impl->policy, trainer::Policy::Create(config, tensors, options.dtype, options.trainable,
-                                            options.numerics, Device::kCpu, {plan}));
+  TANDEM_ASSIGN_OR_RETURN(impl->policy,
+                          trainer::Policy::Create(config, tensors, options.dtype, options.trainable,
+                                                  options.numerics, Device::kCpu, {plan}));
   impl->policy->WeightsChanged(options.rounding);
   return std::unique_ptr<TrainerForward>(new TrainerForward(std::move(impl)));
 }

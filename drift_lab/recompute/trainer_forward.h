@@ -26,8 +26,8 @@ struct TrainerForwardOptions {
   ComputeDType dtype = ComputeDType::kFp32;
   Numerics numerics = Numerics::kFast;
   trainer::Rounding rounding = trainer::Rounding::kNearest;  // of the weights in Numerics::kExact
-  int64_t row_tokens = 0;  // most tokens of a row that completions share; 0: one each
-  bool trainable = false;  // for Differentiate and ScoreWay::as_update
+  int64_t row_tokens = 0;         // most tokens of a row that completions share; 0: one each
+  bool trainable = false;         // for Differentiate and ScoreWay::as_update
   std::string weights = "dtype";  // CapturedTrainer::weights
 };
 

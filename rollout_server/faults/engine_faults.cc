@@ -46,6 +46,12 @@ void BindForward(OptionBinder& binder, EngineFaults& f) {
 }
 
 void BindWeightsAndRecords(OptionBinder& binder, EngineFaults& f) {
+  binder.Choice<WeightScheme>("weight_format", &f.weight_format,
+                              {{"dtype", WeightScheme::kWide},
+                               {"int8", WeightScheme::kInt8},
+                               {"fp8_e4m3", WeightScheme::kFp8E4m3},
+                               {"int4_group", WeightScheme::kInt4Group}},
+                              "undisclosed number format of the weights; dtype: off");
   binder.Integer("stale_versions", &f.stale_versions, {.min = 0, .max = 64}, "versions",
                  "serves the weights of so many installs before; 0: off");
   binder.Number("weight_interpolation", &f.weight_interpolation, {.min = -1, .max = 1}, "",
@@ -105,6 +111,8 @@ std::vector<std::string> DescribeFaults(const EngineFaults& f) {
   add(on(&EngineFaults::rotary_bits), "rotary_bits ", f.rotary_bits);
   add(on(&EngineFaults::kv_quant_bits), "kv_quant_bits ", f.kv_quant_bits, " from position ",
       f.kv_quant_from);
+  add(on(&EngineFaults::weight_format), "weight_format ",
+      std::string(WeightSchemeName(f.weight_format)));
   add(on(&EngineFaults::stale_versions), "stale_versions ", f.stale_versions, of);
   add(on(&EngineFaults::weight_interpolation), "weight_interpolation ", f.weight_interpolation, of);
   add(on(&EngineFaults::undelivered_tensor), "undelivered_tensor ", f.undelivered_tensor);
@@ -114,6 +122,16 @@ std::vector<std::string> DescribeFaults(const EngineFaults& f) {
   add(on(&EngineFaults::wrong_bos), "wrong_bos ", f.wrong_bos);
   add(f.retokenise, "retokenise");
   return active;
+}
+
+absl::StatusOr<QuantisationPlan> ServedPlan(const EngineFaults& faults, const ModelConfig& config,
+                                            const QuantisationPlan& claimed) {
+  if (faults.weight_format == WeightScheme::kWide) return claimed;
+  absl::StatusOr<QuantisationPlan> plan =
+      MakeQuantisationPlan(config, {.weights = faults.weight_format});
+  if (!plan.ok()) return InvalidArgument("drift.inject.weight_format: ", plan.status().message());
+  plan->kv = claimed.kv;
+  return plan;
 }
 
 absl::Status CheckFaults(const EngineFaults& faults, const ModelConfig& config) {
@@ -132,6 +150,7 @@ absl::Status CheckFaults(const EngineFaults& faults, const ModelConfig& config) 
         "drift.inject.tensor names a tensor, but nothing acts on it: set stale_versions or "
         "weight_interpolation");
   }
+  TANDEM_RETURN_IF_ERROR(ServedPlan(faults, config, {}).status());
   if (faults.kv_quant_bits == 1) {
     return InvalidArgument("drift.inject.kv_quant_bits is 1, want 0 (off) or 2 to 16");
   }

@@ -14,8 +14,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/matrix/weight_format.h"
 #include "common/model/forward_arithmetic.h"
 #include "common/model/model_config.h"
+#include "common/model/quantisation_plan.h"
 #include "common/options/options.h"
 
 namespace tandem::rollout {
@@ -45,6 +48,9 @@ struct EngineFaults {
   int64_t kv_quant_bits = 0;  // 0: off
   int64_t kv_quant_from = 0;  // position
 
+  // Number format of the weights, with activations as in QuantisationOptions.
+  WeightScheme weight_format = WeightScheme::kWide;  // kWide: as the engine says
+
   // Weights other than the live version's.
   int64_t stale_versions = 0;  // serve the weights of this many installs before
   double weight_interpolation =
@@ -64,7 +70,7 @@ struct EngineFaults {
   // Does a fault act on weights, so that the engine needs other versions than the claimed one?
   bool weights() const {
     return stale_versions > 0 || weight_interpolation != 0 || !undelivered_tensor.empty() ||
-           stale_prefix_fraction > 0;
+           stale_prefix_fraction > 0 || weight_format != WeightScheme::kWide;
   }
 
   friend bool operator==(const EngineFaults&, const EngineFaults&) = default;
@@ -77,9 +83,14 @@ void BindOptions(OptionBinder& binder, EngineFaults& faults);
 // healthy engine.
 std::vector<std::string> DescribeFaults(const EngineFaults& faults);
 
+// The formats that weights are served in, where the engine claims `claimed`.
+//   INVALID_ARGUMENT  the model does not take weight_format
+absl::StatusOr<QuantisationPlan> ServedPlan(const EngineFaults& faults, const ModelConfig& config,
+                                            const QuantisationPlan& claimed);
+
 // Checks what no single option can tell.
 //   INVALID_ARGUMENT  a tensor that the model does not have; a tensor that no fault acts on;
-//                     wrong_bos outside the vocabulary
+//                     wrong_bos outside the vocabulary; ServedPlan
 absl::Status CheckFaults(const EngineFaults& faults, const ModelConfig& config);
 
 }  // namespace tandem::rollout

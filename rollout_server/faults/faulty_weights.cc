@@ -60,7 +60,7 @@ std::vector<HostTensor> CopyTensors(const std::vector<HostTensor>& tensors) {
 FaultyWeights::FaultyWeights(const ModelConfig& config, const QuantisationPlan& plan,
                              const EngineFaults& faults, std::vector<HostTensor> first)
     : config_(config),
-      plan_(plan),
+      plan_(*ServedPlan(faults, config, plan)),
       faults_(faults),
       dtype_(first.at(0).spec.dtype),
       first_(std::move(first)) {

@@ -26,8 +26,8 @@ HostTensor BlendTensors(const HostTensor& x, const HostTensor& y, double a);
 
 class FaultyWeights {
  public:
-  // `first`: version 0, in ModelTensors order and the engine's dtype, owned. Requires
-  // faults.weights().
+  // `plan` is what the engine claims. `first`: version 0, in ModelTensors order and the engine's
+  // dtype, owned. Requires faults.weights() and CheckFaults.
   FaultyWeights(const ModelConfig& config, const QuantisationPlan& plan, const EngineFaults& faults,
                 std::vector<HostTensor> first);
 

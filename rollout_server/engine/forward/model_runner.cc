@@ -36,13 +36,6 @@ int64_t CachedHeads(const ModelConfig& config, int64_t num_blocks) {
   return config.num_layers * num_blocks * config.num_kv_heads * kBlock;
 }
 
-bool HasInt8Rows(const QuantisationPlan& plan) {
-  return std::ranges::any_of(plan.layers, [&](const LayerFormats& layer) {
-    return std::ranges::any_of(layer.sites,
-                               [&](const WeightFormat& format) { return plan.int8_rows(format); });
-  });
-}
-
 bool HasOutputNorms(const ModelConfig& config) {
   return !config.norms.attention_out.empty() || !config.norms.mlp_out.empty();
 }
@@ -73,11 +66,10 @@ ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, Quantisa
       gated_unit_(kernels_.GatedUnit(config.activation)),
       attention_scale_(config.attention_scale()),
       team_(num_threads),
-      normed_(set_, dtype == ComputeDType::kBf16, config.hidden_size, false),
-      attended_(set_, dtype == ComputeDType::kBf16, config.num_heads * config.head_dim,
-                HasInt8Rows(plan_)),
-      activated_(set_, dtype == ComputeDType::kBf16, config.intermediate_size, HasInt8Rows(plan_)),
-      head_rows_(set_, false, config.hidden_size, false),
+      normed_(set_, dtype == ComputeDType::kBf16, config.hidden_size),
+      attended_(set_, dtype == ComputeDType::kBf16, config.num_heads * config.head_dim),
+      activated_(set_, dtype == ComputeDType::kBf16, config.intermediate_size),
+      head_rows_(set_, false, config.hidden_size),
       scratch_(num_threads) {
   for (RotaryEmbedding& embedding : RotaryEmbeddings(config)) {
     rotary_.push_back({std::move(embedding), {}, {}});
@@ -92,7 +84,7 @@ ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, Quantisa
   values_.Commit();
   logits_ = AlignedBuffer(kLogitsRows * WholeTiles(config.vocab_size) * 4);
   final_normed_ = AlignedBuffer(kLogitsRows * config.hidden_size * 4);
-  if (plan_.int8_rows(plan_.head)) head_rows_.Reserve(2 * kLogitsRows);
+  head_rows_.Reserve(2 * kLogitsRows);
 }
 
 int64_t ModelRunner::CacheBytes(const ModelConfig& config, ComputeDType dtype, KvFormat kv,
@@ -182,8 +174,8 @@ void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
 }
 
 // How a matrix of the layers takes its inputs.
-OperandType ModelRunner::InputType(const PackedMatrix& matrix) const {
-  return plan_.int8_rows(matrix.format()) ? OperandType::kInt8 : normed_.wide_type();
+OperandType ModelRunner::InputType(const ModelWeights& weights, const PackedMatrix& matrix) const {
+  return weights.int8_rows(matrix) ? OperandType::kInt8 : normed_.wide_type();
 }
 
 // Stores values as part of the operand of the next linear layer.
@@ -375,7 +367,7 @@ void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const Mode
   const KvLayer<Kv> cache = Cache<Kv>(index);
   const int64_t qkv_columns = (config_.num_heads + 2 * config_.num_kv_heads) * config_.head_dim;
 
-  const OperandType qkv_type = InputType(weights.qkv.matrix);
+  const OperandType qkv_type = InputType(all, weights.qkv.matrix);
   Norm(member, weights.attention_norm, qkv_type, n);
   Multiply(member, weights.qkv.matrix, weights.o.matrix, normed_.All(qkv_type), n, qkv_.as<float>(),
            WholeTiles(qkv_columns),
@@ -383,13 +375,13 @@ void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const Mode
              AddBias(weights.qkv.bias, tile, count, values, stride);
            });
   member.ForEach(n, [&](int64_t row) { RotateAndStore(weights, form, cache, inputs[row], row); });
-  const OperandType o_type = InputType(weights.o.matrix);
+  const OperandType o_type = InputType(all, weights.o.matrix);
   Attend(member, form, cache, o_type, inputs);
   AddProduct(member, weights.o, weights.attention_out_norm, weights.gate_up.matrix,
              attended_.All(o_type), n);
 
-  const OperandType mlp_type = InputType(weights.gate_up.matrix);
-  const OperandType down_type = InputType(weights.down.matrix);
+  const OperandType mlp_type = InputType(all, weights.gate_up.matrix);
+  const OperandType down_type = InputType(all, weights.down.matrix);
   Norm(member, weights.mlp_norm, mlp_type, n);
   const int64_t width = config_.intermediate_size;
   Multiply(member, weights.gate_up.matrix, weights.down.matrix, normed_.All(mlp_type), n, nullptr,
@@ -412,7 +404,7 @@ void ModelRunner::MultiplyHead(ThreadTeam::Member& member, const ModelWeights& w
                                int64_t rows) {
   const PackedMatrix& following = weights.layers[0].qkv.matrix;
   const int64_t width = config_.hidden_size, stride = WholeTiles(config_.vocab_size);
-  if (!plan_.int8_rows(weights.head.format())) {
+  if (!weights.int8_rows(weights.head)) {
     Multiply(member, weights.head, following,
              {OperandType::kFp32, final_normed_.as<float>(), width}, rows, logits_.as<float>(),
              stride, [](auto&&...) {});
@@ -458,7 +450,7 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
                                             std::span<const TokenInput> inputs,
                                             int64_t num_logits) const {
   // In int8 the head's rows are two each.
-  const bool int8_head = plan_.int8_rows(weights.head.format());
+  const bool int8_head = weights.int8_rows(weights.head);
   const double head =
       static_cast<double>(config_.hidden_size) * static_cast<double>(config_.vocab_size);
   const double head_products = 2 * head * static_cast<double>(num_logits);
@@ -485,7 +477,7 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
   int64_t by_int8 = 0;  // weights that are multiplied with int8 rows
   for (const LayerWeights& layer : weights.layers) {
     for (const LinearWeights* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      if (plan_.int8_rows(linear->matrix.format())) {
+      if (weights.int8_rows(linear->matrix)) {
         by_int8 += linear->matrix.columns() * linear->matrix.depth();
       }
     }
@@ -509,7 +501,7 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::Pack(
 
 absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::PackAs(
     const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const {
-  TANDEM_CHECK(plan.activations == plan_.activations && plan.kv == plan_.kv);
+  TANDEM_CHECK(plan.kv == plan_.kv);
   const DType dtype = dtype_ == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
   return PackModelWeights(config_, tensors, dtype, plan);
 }

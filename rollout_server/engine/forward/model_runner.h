@@ -69,7 +69,7 @@ class ModelRunner : public TokenRunner {
   void Embed(const ModelWeights& weights, int64_t token_id, int64_t row);
   void FillRotary(std::span<const TokenInput> inputs, int64_t row);
   void RoundKv(float* values, int64_t position) const;
-  OperandType InputType(const PackedMatrix& matrix) const;
+  OperandType InputType(const ModelWeights& weights, const PackedMatrix& matrix) const;
   void StoreBody(OperandRows& rows, OperandType type, int64_t row, int64_t first, float* values,
                  int64_t n) const;
   void FinishRows(ThreadTeam::Member& member, OperandRows& rows, OperandType type, int64_t n) const;

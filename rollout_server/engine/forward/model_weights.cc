@@ -167,6 +167,7 @@ void PackAll(const ModelConfig& config, const std::vector<HostTensor>& tensors,
     PackLayer(config, source, i, plan.layers[static_cast<size_t>(i)], out.layers[i]);
   }
   out.final_norm = source.Norm("model.", "norm", config.norm_offset);
+  out.activations = plan.activations;
 }
 
 DigestMap DigestMatrices(const ModelWeights& weights) {

@@ -33,9 +33,14 @@ struct ModelWeights : StagedWeights {
   PackedMatrix head;       // E -> V
   PackedMatrix embedding;  // V columns of depth E; empty when the head is the embedding
   std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;  // [E]
+  std::vector<float> final_norm;                 // [E]
+  Activations activations = Activations::kAuto;  // of the quantised matrices
 
   const PackedMatrix& embeddings() const { return embedding.columns() > 0 ? embedding : head; }
+  // Are the inputs of this matrix quantised?
+  bool int8_rows(const PackedMatrix& matrix) const {
+    return Int8Rows(activations, matrix.format());
+  }
   int64_t linear_bytes() const;    // of all linear layers: what a step reads
   int64_t linear_weights() const;  // their number, without the head's
 };

@@ -4,17 +4,16 @@
 
 namespace tandem::rollout {
 
-OperandRows::OperandRows(InstructionSet set, bool round, int64_t width, bool collects)
+OperandRows::OperandRows(InstructionSet set, bool round, int64_t width)
     : set_(set),
       round_(round),
-      collects_(collects),
       wide_(round ? RoundedOperandType(set) : OperandType::kFp32),
       width_(width) {}
 
 void OperandRows::Reserve(int64_t rows) {
   const int64_t wide = width_ * OperandBytes(wide_);
   data_ = AlignedBuffer(rows * std::max(wide, Int8Stride(width_)));
-  if (collects_) collected_ = AlignedBuffer(rows * width_ * 4);
+  collected_ = AlignedBuffer(rows * width_ * 4);
   scales_ = AlignedBuffer(rows * 4);
   sums_ = AlignedBuffer(rows * Int8Sums(width_) * 4);
 }

@@ -14,9 +14,8 @@ namespace tandem::rollout {
 
 class OperandRows {
  public:
-  // `round`: rows that are not int8 are rounded to bf16. `collects`: some are written in parts and
-  // are to be int8.
-  OperandRows(InstructionSet set, bool round, int64_t width, bool collects);
+  // `round`: rows that are not int8 are rounded to bf16.
+  OperandRows(InstructionSet set, bool round, int64_t width);
 
   // Memory for `rows` rows. Their contents are lost.
   void Reserve(int64_t rows);
@@ -40,7 +39,7 @@ class OperandRows {
   void Quantise(int64_t row, const float* values);
 
   const InstructionSet set_;
-  const bool round_, collects_;
+  const bool round_;
   const OperandType wide_;
   const int64_t width_;
   AlignedBuffer data_, collected_, scales_, sums_;

@@ -66,8 +66,7 @@ class TokenRunner {
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Pack(
       const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const = 0;
 
-  // As Pack in fresh memory, quantised by `plan` instead of the runner's own, whose activations and KV
-  // it must have and of whose quantised matrices it may leave some wide.
+  // As Pack in fresh memory, quantised by `plan` instead of the runner's own, whose KV it must have.
   //   UNIMPLEMENTED  this runner does not quantise, as in this default
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> PackAs(
       const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const;

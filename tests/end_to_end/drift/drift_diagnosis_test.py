@@ -49,6 +49,9 @@ def expect(result, table, causes):
     ({"shift_fraction": 0.25}, {"shift": None}),
     ({"temperature": 0.9, "shift_fraction": 0.25}, {"temperature": 0.9, "shift": None}),
     ({"wrong_bos": 0}, {"first_id": None}),
+    ({"weight_format": "int8"}, {"weight_format": None}),
+    ({"weight_format": "int4_group"}, {"weight_format": None}),
+    ({"weight_format": "fp8_e4m3", "temperature": 0.9}, {"weight_format": None, "temperature": 0.9}),
 ], ids=lambda value: "_".join(value) if isinstance(value, dict) and "strength" not in value else None)
 def test_a_fault_that_a_replay_repeats_is_named_with_its_exact_amount(model, tmp_path, inject, causes):
     table, result = attribute_run(tmp_path, model, inject)
@@ -63,6 +66,30 @@ def test_the_cause_is_found_in_a_bf16_engine_beside_its_own_precision(model, tmp
     parts = {part["part"]: part["mean_abs_alone"]["value"] for part in result["parts"]}
     assert parts["record"] == 0 and parts["emulation"] == 0, table
     assert parts["cast"] > 1e-4 and parts["body"] > 1e-4, table
+
+
+@pytest.mark.parametrize("engine", [{"weights": "int8", "kv": "int8"},
+                                    {"weights": "int4_group", "weights_by_layer": {"down_proj": "dtype"}, "dtype": "bf16"}],
+                         ids=["int8", "int4_by_layer"])
+def test_formats_that_the_server_discloses_are_a_part_of_their_own(model, tmp_path, monkeypatch, engine):
+    small_run.without_native_bf16(monkeypatch)
+    table, result = attribute_run(tmp_path, model, None, engine=engine)
+    expect(result, table, {"quantisation": None})
+    parts = {part["part"]: part for part in result["parts"]}
+    assert parts["record"]["mean_abs_alone"]["value"] == 0, table
+    assert parts["quantisation"]["square_share"]["low"] > 0.5, table
+
+
+def test_an_undisclosed_format_of_a_server_that_discloses_another_is_named(model, tmp_path):
+    table, result = attribute_run(tmp_path, model, {"weight_format": "int4_group"}, engine={"weights": "int8"})
+    expect(result, table, {"weight_format": None, "quantisation": None})
+    assert "int4_group" in table, table
+
+
+def test_a_trainer_that_imitates_the_formats_leaves_nothing_to_explain_in_exact_numerics(model, tmp_path):
+    formats = {"weights": "int8", "kv": "int8"}
+    table, result = attribute_run(tmp_path, model, None, engine={**formats, "numerics": "exact"}, numerics="exact", fake_quantise=formats)
+    assert result["verdict"]["nothing_to_explain"] and not result["verdict"]["named"], table
 
 
 def test_tokens_drawn_otherwise_than_recorded_are_named_by_their_likelihood(model, tmp_path):
