@@ -224,6 +224,13 @@ std::vector<Experiment> Numerics(const Attribution& a) {
        .cause = "precision: the engine rounds what the trainer does not",
        .to_do = healthy}));
   e.push_back(PartsExperiment(
+      a, {Part::kQuantisation},
+      {.name = "formats",
+       .compared = "the engine with the number formats that the server names, against its dtype",
+       .cause = "number formats: weights or KV are quantised on the server and not in the trainer",
+       .to_do = "expected: correct for it (docs/corrections.md), leave the dearest matrices wide "
+                "(tandem drift sensitivity), or imitate it (trainer.fake_quantise)"}));
+  e.push_back(PartsExperiment(
       a, {Part::kPath, Part::kCarriedKv},
       {.name = "path",
        .compared = "decode replay against prefill; KV kept across an install",

@@ -81,6 +81,16 @@ def test_a_bf16_server_under_an_fp32_trainer_is_told_of_precision_and_cast(model
     assert findings(result)["weights"] == findings(result)["record"] == findings(result)["temperature"] == "is not"
 
 
+def test_a_server_that_quantises_is_told_of_its_number_formats(model, tmp_path):
+    run = finished_run(tmp_path, model, engine={"weights": "int8", "kv": "int8"}, prompts_per_step=24)
+    code, output, result = why(run)
+    assert code == 0, output
+    assert that_are_it(result) - {"kernels"} == {"formats"}
+    assert "number formats: weights or KV are quantised on the server and not in the trainer" in result["pi_over_mu"]["answer"]
+    (formats,) = [e for e in result["experiments"] if e["experiment"] == "formats"]
+    assert formats["square_share"] > 0.9 and "tandem drift sensitivity" in formats["to_do"]
+
+
 def test_a_temperature_the_server_did_not_disclose_is_named_with_its_value(model, tmp_path):
     code, output, result = why(finished_run(tmp_path, model, inject={"temperature": 0.9}, prompts_per_step=8))
     assert code == 0, output

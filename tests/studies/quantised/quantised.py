@@ -3,7 +3,7 @@
 beforehand, and the time of a step. `make study-quantised` makes all of it; what was made is not made again.
 
     python tests/studies/quantised/quantised.py --tandem build/release/bin/tandem --out runs/study [--parts replay,train,time]
-        [--seeds 3] [--tasks demo,sums] [--formats bf16,int8,fp8,int4] [--quick] [--docs]
+        [--seeds 3] [--tasks demo,sums] [--formats bf16,int8,int8w,fp8,int4] [--quick] [--docs]
 
 --quick makes a few steps of one seed in some minutes: it shows that all of it works, and its numbers say nothing. --docs writes
 tables and figures into docs/research and docs/figures. Runs go one at a time on all threads. Curves do not depend on what else the

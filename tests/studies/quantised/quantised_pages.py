@@ -80,7 +80,8 @@ def predicted(replays, best, task):
             row = [form, f"{result['k3']:.2g}", f"{result['sequence_ess']:.2f}"]
             for title in CORRECTIONS:
                 effect = result["methods"].get(title)
-                row.append(f"{effect['bias']:.3f} / {effect['noise']:.2f} / {effect['ess']:.2f}" if effect else "-")
+                noise = "-" if effect is None or effect["noise"] is None else f"{effect['noise']:.2f}"
+                row.append(f"{effect['bias']:.3f} / {noise} / {effect['ess']:.2f}" if effect else "-")
             rows.append(row + [best.get((task, form), "-")])
     return table(["rollouts", "k3", "ESS of completions", *CORRECTIONS, "best"], rows) if rows else ""
 
@@ -150,10 +151,10 @@ def prediction_figure(replays, curves, path):
             effect = result["methods"].get(title)
             if loss is None or effect is None or result["format"] == "bf16":
                 continue
-            colour = COLOURS[1 + FORMATS.index(result["format"])]
+            colour = COLOURS[list(FORMATS).index(result["format"])]
             axis.plot(max(effect["bias"], 1e-3), loss, marker, color=colour, fillstyle="full" if result["task"] == "demo" else "none")
-    for form in FORMATS[1:]:
-        axis.plot([], [], "-", color=COLOURS[1 + FORMATS.index(form)], label=form)
+    for form in list(FORMATS)[1:]:
+        axis.plot([], [], "-", color=COLOURS[list(FORMATS).index(form)], label=form)
     for title, marker in zip(TRAINED, "osv^"):
         axis.plot([], [], marker, color="#555555", label=title)
     axis.set(xscale="log", xlabel="bias of the gradient on the captured step", ylabel="held-out share lost against bf16")

@@ -13,8 +13,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from study_runs import ROOT, Study, mean_of, run_file  # noqa: E402,F401
 
 SOLVED = 0.8
-FORMATS = ("bf16", "int8", "fp8", "int4")
-SCHEMES = {"bf16": "dtype", "int8": "int8", "fp8": "fp8_e4m3", "int4": "int4_group"}
+# server.engine's settings of every number format: "int8w" has int8 weights and multiplies inputs as they are, "int8" has both in int8.
+FORMATS = {"bf16": {"weights": "dtype"}, "int8": {"weights": "int8"}, "int8w": {"weights": "int8", "activations": "dtype"},
+           "fp8": {"weights": "fp8_e4m3"}, "int4": {"weights": "int4_group"}}
 
 # Corrections with a fixed threshold: the method's name in `tandem drift replay`, and its settings in trainer.correction (the first
 # threshold that replay lists, docs/replay.md). The first four are trained with; the best of all is what a captured step chooses.
@@ -38,7 +39,8 @@ STEPS = {"demo": 12, "sums": 25}
 
 def settings_of(task, seed, number_format, correction, study):
     """What a run sets over the task's own run file."""
-    settings = {"server.engine.weights": SCHEMES[number_format], "trainer.seed": seed, "trainer.steps": 3 if study.quick else STEPS[task]}
+    settings = {f"server.engine.{key}": value for key, value in FORMATS[number_format].items()}
+    settings.update({"trainer.seed": seed, "trainer.steps": 3 if study.quick else STEPS[task]})
     settings.update({f"trainer.correction.{key}": value for key, value in CORRECTIONS[correction][1].items()})
     settings.update({"trainer.capture.spread": 0, "trainer.probe.every": 0, "trainer.eval.at_start": False, "trainer.eval.at_end": False})
     return settings
@@ -126,15 +128,18 @@ def effect(row, rows, withheld):
     name = "exact_token" if withheld else "exact"
     reference, cosine = rows[name], row[f"cosine_to_{name}"]["value"]
     ratio = row["gradient_norm"] / reference["gradient_norm"]
-    noise = row["variance_over_groups"] ** 0.5 / reference["gradient_norm"]
     bias = max(0.0, ratio * ratio + 1 - 2 * ratio * cosine) ** 0.5
+    if row["variance_over_groups"] is None:  # too few groups have a token left
+        return {"bias": bias, "noise": None, "error": None, "ess": row["ess_fraction"]["value"], "kept": row["kept"]["value"]}
+    noise = row["variance_over_groups"] ** 0.5 / reference["gradient_norm"]
     return {"bias": bias, "noise": noise, "error": (bias ** 2 + noise ** 2) ** 0.5, "ess": row["ess_fraction"]["value"],
             "kept": row["kept"]["value"]}
 
 
 def best_of(replayed):
     """The correction whose gradient has the least root mean square error on the captured step."""
-    return min(replayed["methods"], key=lambda title: replayed["methods"][title]["error"])
+    known = {title: effect["error"] for title, effect in replayed["methods"].items() if effect["error"] is not None}
+    return min(known, key=known.get)
 
 
 def time_of(study, task, number_format, repeat):
