@@ -132,6 +132,43 @@ TANDEM_INLINE void AddRowsBody(const float* tile, int64_t tile_stride, int64_t r
   }
 }
 
+// The order of SumOfSquares.
+TANDEM_INLINE float Dot(const float* x, const float* y, int64_t n) {
+  Vec16 sums[4] = {};
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    for (int j = 0; j < 4; ++j) sums[j] += Load16(x + i + j * 16) * Load16(y + i + j * 16);
+  }
+  for (; i + 16 <= n; i += 16) sums[0] += Load16(x + i) * Load16(y + i);
+  if (i < n) sums[1] += LoadSome16(x + i, n - i, 0.0f) * LoadSome16(y + i, n - i, 0.0f);
+  return SumLanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+TANDEM_INLINE void ProjectBody(const float* x, const float* a, int64_t rank, int64_t n,
+                               float* out) {
+  for (int64_t k = 0; k < rank; ++k) out[k] = Dot(x, a + k * n, n);
+}
+
+template <int kWidth>
+TANDEM_INLINE void AddLowRankBody(const LowRankRows& hidden, const float* b, float* values,
+                                  int64_t stride) {
+  using L = Lanes<kWidth>;
+  constexpr int kVectors = kLowRankColumns / kWidth;
+  for (int64_t r = 0; r < hidden.rows; ++r) {
+    const float* h = hidden.values + r * hidden.stride;
+    float* out = values + r * stride;
+    typename L::Float sums[kVectors] = {};
+    for (int64_t k = 0; k < hidden.rank; ++k) {
+      for (int v = 0; v < kVectors; ++v) {
+        sums[v] += h[k] * L::Load(b + k * kLowRankColumns + v * kWidth);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      L::Store(out + v * kWidth, L::Load(out + v * kWidth) + sums[v]);
+    }
+  }
+}
+
 template <typename Kv>
 TANDEM_INLINE Kv StoredAs(float x) {
   if constexpr (std::is_same_v<Kv, float>) {
@@ -427,51 +464,58 @@ TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
 }
 
 // Defines one copy of every kernel per instruction set, with registers of `width` floats.
-#define TANDEM_DEFINE_KERNELS(set, width, target)                                             \
-  target float RmsNorm##set(const float* x, const float* weight, int64_t n, float eps,        \
-                            float* out) {                                                     \
-    return RmsNormBody(x, weight, n, eps, out);                                               \
-  }                                                                                           \
-  target void Rotate##set(float* head, const float* cosines, const float* sines, int64_t d,   \
-                          const RotationForm& form, float scale) {                            \
-    RotateBody(head, cosines, sines, d, form, scale);                                         \
-  }                                                                                           \
-  target void SwiGlu##set(const float* gate, const float* up, int64_t n, float* out) {        \
-    GatedUnitBody<Silu, width>(gate, up, n, out);                                             \
-  }                                                                                           \
-  target void GeGlu##set(const float* gate, const float* up, int64_t n, float* out) {         \
-    GatedUnitBody<GeluTanh, width>(gate, up, n, out);                                         \
-  }                                                                                           \
-  target void SoftCap##set(float* x, int64_t n, float cap) { SoftCapBody<width>(x, n, cap); } \
-  target void AddRows##set(const float* tile, int64_t tile_stride, int64_t rows, int64_t n,   \
-                           float* out, int64_t out_stride) {                                  \
-    AddRowsBody(tile, tile_stride, rows, n, out, out_stride);                                 \
-  }                                                                                           \
-  target void WriteKvFp32##set(const float* key, const float* value, int64_t d,               \
-                               const KvLayer<float>& layer, const KvPlace& place) {           \
-    WriteKvBody(key, value, d, layer, place);                                                 \
-  }                                                                                           \
-  target void WriteKvBf16##set(const float* key, const float* value, int64_t d,               \
-                               const KvLayer<uint16_t>& layer, const KvPlace& place) {        \
-    WriteKvBody(key, value, d, layer, place);                                                 \
-  }                                                                                           \
-  target void AttendFp32##set(const AttentionTask<float>& task, float* scratch) {             \
-    AttendBody<width>(task, scratch);                                                         \
-  }                                                                                           \
-  target void AttendBf16##set(const AttentionTask<uint16_t>& task, float* scratch) {          \
-    AttendBody<width>(task, scratch);                                                         \
-  }                                                                                           \
-  target void AttendInt8##set(const AttentionTask<int8_t>& task, float* scratch) {            \
-    AttendBody<width>(task, scratch);                                                         \
-  }                                                                                           \
-  target void AttendFp8##set(const AttentionTask<E4m3>& task, float* scratch) {               \
-    AttendBody<width>(task, scratch);                                                         \
-  }                                                                                           \
-  constexpr ForwardKernels kKernels##set = {                                                  \
-      RmsNorm##set,          Rotate##set,         SwiGlu##set,      GeGlu##set,               \
-      SoftCap##set,          AddRows##set,        WriteKvFp32##set, WriteKvBf16##set,         \
-      WriteScaledKv<int8_t>, WriteScaledKv<E4m3>, AttendFp32##set,  AttendBf16##set,          \
-      AttendInt8##set,       AttendFp8##set};
+#define TANDEM_DEFINE_KERNELS(set, width, target)                                                 \
+  target float RmsNorm##set(const float* x, const float* weight, int64_t n, float eps,            \
+                            float* out) {                                                         \
+    return RmsNormBody(x, weight, n, eps, out);                                                   \
+  }                                                                                               \
+  target void Rotate##set(float* head, const float* cosines, const float* sines, int64_t d,       \
+                          const RotationForm& form, float scale) {                                \
+    RotateBody(head, cosines, sines, d, form, scale);                                             \
+  }                                                                                               \
+  target void SwiGlu##set(const float* gate, const float* up, int64_t n, float* out) {            \
+    GatedUnitBody<Silu, width>(gate, up, n, out);                                                 \
+  }                                                                                               \
+  target void GeGlu##set(const float* gate, const float* up, int64_t n, float* out) {             \
+    GatedUnitBody<GeluTanh, width>(gate, up, n, out);                                             \
+  }                                                                                               \
+  target void SoftCap##set(float* x, int64_t n, float cap) { SoftCapBody<width>(x, n, cap); }     \
+  target void AddRows##set(const float* tile, int64_t tile_stride, int64_t rows, int64_t n,       \
+                           float* out, int64_t out_stride) {                                      \
+    AddRowsBody(tile, tile_stride, rows, n, out, out_stride);                                     \
+  }                                                                                               \
+  target void Project##set(const float* x, const float* a, int64_t rank, int64_t n, float* out) { \
+    ProjectBody(x, a, rank, n, out);                                                              \
+  }                                                                                               \
+  target void AddLowRank##set(const LowRankRows& hidden, const float* b, float* values,           \
+                              int64_t stride) {                                                   \
+    AddLowRankBody<width>(hidden, b, values, stride);                                             \
+  }                                                                                               \
+  target void WriteKvFp32##set(const float* key, const float* value, int64_t d,                   \
+                               const KvLayer<float>& layer, const KvPlace& place) {               \
+    WriteKvBody(key, value, d, layer, place);                                                     \
+  }                                                                                               \
+  target void WriteKvBf16##set(const float* key, const float* value, int64_t d,                   \
+                               const KvLayer<uint16_t>& layer, const KvPlace& place) {            \
+    WriteKvBody(key, value, d, layer, place);                                                     \
+  }                                                                                               \
+  target void AttendFp32##set(const AttentionTask<float>& task, float* scratch) {                 \
+    AttendBody<width>(task, scratch);                                                             \
+  }                                                                                               \
+  target void AttendBf16##set(const AttentionTask<uint16_t>& task, float* scratch) {              \
+    AttendBody<width>(task, scratch);                                                             \
+  }                                                                                               \
+  target void AttendInt8##set(const AttentionTask<int8_t>& task, float* scratch) {                \
+    AttendBody<width>(task, scratch);                                                             \
+  }                                                                                               \
+  target void AttendFp8##set(const AttentionTask<E4m3>& task, float* scratch) {                   \
+    AttendBody<width>(task, scratch);                                                             \
+  }                                                                                               \
+  constexpr ForwardKernels kKernels##set = {                                                      \
+      RmsNorm##set,     Rotate##set,      SwiGlu##set,           GeGlu##set,                      \
+      SoftCap##set,     AddRows##set,     Project##set,          AddLowRank##set,                 \
+      WriteKvFp32##set, WriteKvBf16##set, WriteScaledKv<int8_t>, WriteScaledKv<E4m3>,             \
+      AttendFp32##set,  AttendBf16##set,  AttendInt8##set,       AttendFp8##set};
 
 TANDEM_DEFINE_KERNELS(Scalar, 4, )
 TANDEM_DEFINE_KERNELS(Avx2, 8, TANDEM_TARGET_AVX2)

@@ -93,6 +93,14 @@ struct RotationForm {
   bool interleaved = false;  // pairs (2i, 2i + 1); else (i, i + rotated / 2), as most weights have
 };
 
+// Rows of an adapter's inner values (LoRA: x A^T), rank values each, `stride` apart.
+struct LowRankRows {
+  const float* values = nullptr;
+  int64_t rows = 0, rank = 0, stride = 0;
+};
+// Output features of an adapter that are computed together.
+inline constexpr int64_t kLowRankColumns = 32;
+
 struct ForwardKernels {
   // out = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps), all [n]. Returns rstd. `out` may
   // be `x`.
@@ -115,6 +123,12 @@ struct ForwardKernels {
   // out[r][i] += tile[r][i] for every row r, at the given strides, and i < n.
   void (*add_rows)(const float* tile, int64_t tile_stride, int64_t rows, int64_t n, float* out,
                    int64_t out_stride);
+
+  // out[k] = sum over i of x[i] a[k][i]: x is [n], a is [rank, n].
+  void (*project)(const float* x, const float* a, int64_t rank, int64_t n, float* out);
+
+  // values[r][c] += sum over k, in order, of hidden[r][k] b[k][c]: b is [rank, kLowRankColumns].
+  void (*add_low_rank)(const LowRankRows& hidden, const float* b, float* values, int64_t stride);
 
   // Stores one token's key and value, [d] each, at `place`, rounded to nearest.
   template <typename Kv>

@@ -1,17 +1,20 @@
 #include "rollout_server/engine/engine.h"
 
 #include <algorithm>
+#include <map>
 #include <new>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/lora/adapted_model.h"
+#include "common/lora/peft_files.h"
 #include "common/model/numerics_self_test.h"
 #include "common/tensor/instruction_set.h"
 #include "common/tensor/nearest_cast.h"
@@ -51,6 +54,25 @@ absl::StatusOr<std::unique_ptr<TokenRunner>> MakeRunner(const ModelConfig& confi
   }
 }
 
+absl::Status CheckAdapters(const EngineOptions& options) {
+  const bool unmerged = options.lora == LoraPlace::kUnmerged;
+  if (!unmerged && options.lora_modules.empty()) return absl::OkStatus();
+  const char* const what = unmerged ? "engine.lora unmerged" : "engine.lora_modules";
+  if (options.device == Device::kCuda) {
+    return Unimplemented(what, " with device cuda: use engine.lora merged, or device cpu");
+  }
+  if (unmerged && options.numerics == Numerics::kExact) {
+    return InvalidArgument(
+        "engine.lora unmerged with numerics exact: the trainer's exact forward has adapters "
+        "merged; "
+        "use engine.lora merged");
+  }
+  if (options.faults.weights()) {
+    return InvalidArgument(what, " with drift.inject faults of weights: use engine.lora merged");
+  }
+  return absl::OkStatus();
+}
+
 // The tokens of the turn under way; of a completion of one turn, all.
 std::span<const int32_t> IdsOfTurn(const Sequence& sequence) {
   return std::span(sequence.completion.token_ids).subspan(sequence.turn_begin);
@@ -82,7 +104,11 @@ class PagedEngine final : public Engine {
   // start and not in a run.
   absl::Status Load() {
     TANDEM_ASSIGN_OR_RETURN(weights_, runner_->Pack(initial_tensors(), nullptr));
-    if (options_.reserve_for_push) {
+    TANDEM_RETURN_IF_ERROR(LoadAdapters());
+    if (options_.lora == LoraPlace::kUnmerged) {
+      base_ = std::move(weights_);
+      TANDEM_ASSIGN_OR_RETURN(weights_, runner_->Adapt(base_, nullptr));
+    } else if (options_.reserve_for_push) {
       MutexLock lock(&spare_mu_);
       TANDEM_ASSIGN_OR_RETURN(spare_, runner_->Pack(initial_tensors(), nullptr));
     }
@@ -93,6 +119,7 @@ class PagedEngine final : public Engine {
 
   absl::Status Validate(const GroupRequest& request) const override {
     TANDEM_RETURN_IF_ERROR(ValidateSampling(request.sampling));
+    TANDEM_RETURN_IF_ERROR(AdapterNamed(request.adapter).status());
     const int64_t prompt = static_cast<int64_t>(request.prompt.size());
     if (prompt == 0) return InvalidArgument("prompt_token_ids is empty");
     if (request.num_completions < 1 || request.num_completions > options_.max_batch_sequences) {
@@ -132,6 +159,8 @@ class PagedEngine final : public Engine {
 
   absl::Status Add(GroupRequest request) override {
     TANDEM_RETURN_IF_ERROR(Validate(request));
+    TANDEM_ASSIGN_OR_RETURN(request.adapter_weights, AdapterNamed(request.adapter));
+    if (request.adapter_weights != nullptr) request.adapter_id = request.adapter_weights->id;
     scheduler_.Add(std::move(request));
     return absl::OkStatus();
   }
@@ -246,6 +275,14 @@ class PagedEngine final : public Engine {
     return runner_->PackAs(tensors, plan);
   }
 
+  absl::StatusOr<std::unique_ptr<StagedWeights>> StageAdapter(
+      const AdapterFactors& adapter) const override {
+    if (base_ == nullptr) return Engine::StageAdapter(adapter);
+    TANDEM_ASSIGN_OR_RETURN(auto packed, PackAdapter(config(), adapter, 0));
+    return runner_->Adapt(base_, std::move(packed));
+  }
+  bool unmerged() const override { return base_ != nullptr; }
+
   std::optional<Device> arrival_memory() const override {
     if (faults_ && faults_->on_weights()) return std::nullopt;
     return runner_->arrival_memory();
@@ -285,9 +322,14 @@ class PagedEngine final : public Engine {
                                                        const ScoreOptions& options) override {
     TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
     TANDEM_RETURN_IF_ERROR(CheckSequences(sequences, config(), *runner_));
-    ScoreContext context = {
-        runner_.get(),           weights_.get(), &live_, &scheduler_, options_.max_batch_sequences,
-        options_.max_step_tokens};
+    TANDEM_ASSIGN_OR_RETURN(const auto adapter, AdapterNamed(options.adapter));
+    ScoreContext context = {runner_.get(),
+                            weights_.get(),
+                            &live_,
+                            &scheduler_,
+                            options_.max_batch_sequences,
+                            options_.max_step_tokens,
+                            adapter.get()};
     ScoreOptions how = options;
     if (options.as_served) {
       how.arithmetic = faults_ ? faults_->arithmetic() : ForwardArithmetic{};
@@ -325,6 +367,30 @@ class PagedEngine final : public Engine {
   std::unique_ptr<StagedWeights> TakeSpare() const ABSL_LOCKS_EXCLUDED(spare_mu_) {
     MutexLock lock(&spare_mu_);
     return std::move(spare_);
+  }
+
+  // Null for no name.
+  absl::StatusOr<std::shared_ptr<const AdapterWeights>> AdapterNamed(
+      const std::string& name) const {
+    if (name.empty()) return nullptr;
+    const auto found = adapters_.find(name);
+    if (found != adapters_.end()) return found->second;
+    std::vector<std::string> names;
+    for (const auto& [known, adapter] : adapters_) names.push_back(known);
+    return InvalidArgument(
+        "no adapter is named '", name, "'; this server has ",
+        names.empty() ? "none (server.engine.lora_modules)" : absl::StrJoin(names, ", "));
+  }
+
+  absl::Status LoadAdapters() {
+    for (const auto& [name, directory] : options_.lora_modules) {
+      TANDEM_ASSIGN_OR_RETURN(const LoraAdapter read, ReadPeftDirectory(directory, config()));
+      TANDEM_RETURN_IF_ERROR(CheckCopies(read, initial_tensors()));
+      TANDEM_ASSIGN_OR_RETURN(const AdapterFactors factors, FactorsOf(read));
+      TANDEM_ASSIGN_OR_RETURN(adapters_[name],
+                              PackAdapter(config(), factors, adapters_.size() + 1));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckTurns(const GroupRequest& request) const {
@@ -451,6 +517,8 @@ class PagedEngine final : public Engine {
   const std::unique_ptr<TokenRunner> runner_;
   const std::unique_ptr<FaultHooks> faults_;  // null in production
   Scheduler scheduler_;
+  std::shared_ptr<const StagedWeights> base_;  // what unmerged adapters stand beside; else null
+  std::map<std::string, std::shared_ptr<const AdapterWeights>> adapters_;
   std::unique_ptr<StagedWeights> weights_;  // the live version (the claimed one, with faults)
   mutable Mutex spare_mu_;                  // Stage runs beside steps
   // The version before, which no step reads. The next one is packed into its memory, so that a
@@ -472,6 +540,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> matched,
                           MatchModelTensors(model.config, std::move(read)));
   TANDEM_RETURN_IF_ERROR(CheckFaults(options.faults, model.config));
+  TANDEM_RETURN_IF_ERROR(CheckAdapters(options));
   TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan,
                           MakeQuantisationPlan(model.config, options.quantised));
   if (options.numerics != Numerics::kFast) {
@@ -494,6 +563,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   auto engine = std::make_unique<PagedEngine>(std::move(model), sized, plan, std::move(runner));
   TANDEM_RETURN_IF_ERROR(engine->Load());
   return engine;
+}
+
+absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::StageAdapter(const AdapterFactors&) const {
+  return FailedPrecondition("this engine merges adapters: set server.engine.lora to unmerged");
 }
 
 absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::StageAs(const std::vector<HostTensor>&,

@@ -24,6 +24,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/engine_options.h"
+#include "rollout_server/engine/forward/adapter_weights.h"
 #include "rollout_server/engine/forward/staged_weights.h"
 #include "rollout_server/engine/sampling/score_options.h"
 #include "rollout_server/engine/schedule/group.h"
@@ -66,7 +67,7 @@ class Engine {
   //   INVALID_ARGUMENT  ValidateSampling, ValidateTurns; empty prompt; an id outside the
   //                     vocabulary; prompt + the longest completion over the context; worst case
   //                     over the KV capacity; more completions than max_batch_sequences;
-  //                     CheckSomethingIsLeft
+  //                     CheckSomethingIsLeft; an adapter that this engine has not
   //   UNIMPLEMENTED     several turns with the fault `retokenise`
   virtual absl::Status Validate(const GroupRequest& request) const = 0;
 
@@ -106,6 +107,13 @@ class Engine {
   // As Stage, in other number formats: TokenRunner::PackAs.
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> StageAs(
       const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const;
+
+  // Weights with `adapter` beside the model that was loaded: TokenRunner::Adapt.
+  //   FAILED_PRECONDITION  options.lora is not kUnmerged, as in this default
+  //   INVALID_ARGUMENT     PackAdapter
+  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> StageAdapter(
+      const AdapterFactors& adapter) const;
+  virtual bool unmerged() const { return false; }
 
   // As those of TokenRunner, over the memory of the spare version. The engine must outlive what
   // Arrive returns.

@@ -13,6 +13,10 @@ std::string_view InFlightName(InFlight policy) {
   return kNames[static_cast<size_t>(policy)];
 }
 
+std::string_view LoraPlaceName(LoraPlace place) {
+  return place == LoraPlace::kMerged ? "merged" : "unmerged";
+}
+
 int EngineOptions::compute_threads() const {
   if (num_threads > 0) return static_cast<int>(num_threads);
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -31,6 +35,12 @@ void BindOptions(OptionBinder& binder, EngineOptions& options) {
       binder, &options.numerics,
       "what the log-probs depend on: invariant and exact promise weights, prompt, sampling, seed "
       "and index alone, and refuse to start where the kernels do not keep it");
+  binder.Choice<LoraPlace>(
+      "lora", &options.lora, {{"merged", LoraPlace::kMerged}, {"unmerged", LoraPlace::kUnmerged}},
+      "where a pushed adapter is applied: merged into the weights as it arrives, or beside them in "
+      "every step (docs/lora.md)");
+  binder.TextMap("lora_modules", &options.lora_modules,
+                 "adapters that a request may choose, by name: PEFT directories");
   binder.Integer("kv_capacity_tokens", &options.kv_capacity_tokens, {.min = 0, .max = 1 << 28},
                  "tokens",
                  "size of the KV cache, at least 16; 0: on a GPU what its memory leaves beside "

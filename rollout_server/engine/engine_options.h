@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/model/forward_kernels.h"
 #include "common/model/numerics.h"
@@ -24,12 +27,22 @@ enum class InFlight {
 
 std::string_view InFlightName(InFlight policy);  // "keep", ...
 
+// Where the adapter (LoRA) that a trainer pushes is applied.
+enum class LoraPlace {
+  kMerged,    // in the weights, as it arrives: what is served is a model without adapters
+  kUnmerged,  // beside the weights, in every step
+};
+std::string_view LoraPlaceName(LoraPlace place);  // "merged", "unmerged"
+
 struct EngineOptions {
   Device device = Device::kCpu;
   bool cuda_graphs = true;              // for decode steps on a GPU
   Numerics numerics = Numerics::kFast;  // the other two are promises, checked at the start
   ComputeDType dtype = ComputeDType::kBf16;
-  QuantisationOptions quantised;   // weights and KV, from the values in `dtype`
+  QuantisationOptions quantised;  // weights and KV, from the values in `dtype`
+  LoraPlace lora = LoraPlace::kMerged;
+  // Adapters beside the weights that a request may choose, by name: their PEFT directories.
+  std::vector<std::pair<std::string, std::string>> lora_modules;
   int64_t kv_capacity_tokens = 0;  // 0: on a CUDA device what memory leaves, else 32768
   // Hold memory for a second version from the start on, so that no weight push fails for lack of
   // it.

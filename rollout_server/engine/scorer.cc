@@ -204,8 +204,8 @@ class SlicedScore : public ScoreRun {
         slice.ids.push_back(sequence.ids[lane.next + 1]);
         slice.predictions.push_back({lane.sequence, lane.next});
       }
-      slice.inputs.push_back(
-          {sequence.ids[lane.next], static_cast<int32_t>(lane.next), &lane.loan->blocks});
+      slice.inputs.push_back({sequence.ids[lane.next], static_cast<int32_t>(lane.next),
+                              &lane.loan->blocks, context_.adapter});
     }
   }
 

@@ -26,9 +26,10 @@ struct ScoreContext {
   TokenRunner* runner = nullptr;
   const StagedWeights* weights = nullptr;  // valid until `live` changes
   const LiveWeights* live = nullptr;
-  Scheduler* scheduler = nullptr;  // lends free blocks
-  int64_t max_sequences = 0;       // decoded together
-  int64_t max_step_tokens = 0;     // computed in one step, prompt chunks included
+  Scheduler* scheduler = nullptr;           // lends free blocks
+  int64_t max_sequences = 0;                // decoded together
+  int64_t max_step_tokens = 0;              // computed in one step, prompt chunks included
+  const AdapterWeights* adapter = nullptr;  // of all sequences; null: that of the weights
 };
 
 //   INVALID_ARGUMENT  T < 2 or over the context, num_prompt_tokens outside [0, T), an id outside

@@ -111,6 +111,11 @@ class EngineThread : public WeightSink {
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override {
     return engine_->Stage(std::move(tensors));
   }
+  absl::StatusOr<std::unique_ptr<StagedWeights>> StageAdapter(
+      const AdapterFactors& adapter) override {
+    return engine_->StageAdapter(adapter);
+  }
+  bool unmerged() const override { return engine_->unmerged(); }
   std::optional<Device> arrival_memory() const override { return engine_->arrival_memory(); }
   absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() override { return engine_->Arrive(); }
   absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,

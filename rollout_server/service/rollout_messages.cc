@@ -101,6 +101,7 @@ absl::StatusOr<ScoreOptions> ScoreOptionsFromWire(const v1::ScoreRequest& reques
   options.min_p = request.min_p();
   options.alone = request.alone();
   options.as_served = request.as_served();
+  options.adapter = request.adapter();
   const v1::SitePrecision& precision = request.precision();
   options.arithmetic.precision = {
       BitsFromWire(precision.body_bits()), BitsFromWire(precision.head_bits()),
@@ -141,6 +142,7 @@ absl::StatusOr<GroupSubmission> SubmissionFromWire(const v1::GenerateGroupReques
   submission.request.first_index = request.first_completion();
   submission.request.sampling = SamplingFromWire(request.sampling());
   submission.request.priority = request.priority();
+  submission.request.adapter = request.adapter();
   if (request.greedy_baseline()) {
     ++submission.request.num_completions;
     submission.request.baseline = GreedyOf(submission.request.sampling);

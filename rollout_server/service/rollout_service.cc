@@ -373,6 +373,8 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     info->set_model_path(model.path);
     info->set_dtype(model.options.dtype == ComputeDType::kBf16 ? "bf16" : "fp32");
     info->set_weights(model.weights);
+    info->set_lora(std::string(LoraPlaceName(model.options.lora)));
+    for (const auto& [name, directory] : model.options.lora_modules) info->add_adapters(name);
     info->set_numerics(std::string(NumericsName(model.options.numerics)));
     info->set_instruction_set(model.instruction_set);
     info->set_in_flight(std::string(InFlightName(model.options.in_flight)));

@@ -93,4 +93,28 @@ MergedAdapter AdapterUpdate::Merge(const std::vector<StagedTensor>& arrived,
   return merged;
 }
 
+UnmergedAdapter AdapterUpdate::Unmerged(const std::vector<StagedTensor>& arrived,
+                                        const DigestMap& base_digests) const {
+  UnmergedAdapter unmerged = {.factors = {modules_, {}, header_.rank, header_.scaling},
+                              .effects = {},
+                              .digests = base_digests};
+  for (size_t i = 0; i < arrived.size(); ++i) {
+    unmerged.factors.tensors.push_back({manifest_[i], arrived[i].bytes(), arrived[i].memory()});
+  }
+  for (size_t m = 0; m < modules_.size(); ++m) {
+    const double change = SquaredChange(unmerged.factors, m);
+    const int64_t elements = modules_[m].out * modules_[m].in;
+    unmerged.effects.push_back({modules_[m].weight,
+                                {.squared_change = change,
+                                 .arrived = change,
+                                 .squared_loss = 0,
+                                 .changed = change > 0 ? elements : 0}});
+    std::string& digest = unmerged.digests[modules_[m].weight];
+    digest = CombinedDigest({{"w", digest},
+                             {"a", Digest128(arrived[2 * m].bytes())},
+                             {"b", Digest128(arrived[2 * m + 1].bytes())}});
+  }
+  return unmerged;
+}
+
 }  // namespace tandem::rollout

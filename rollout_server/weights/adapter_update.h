@@ -1,6 +1,6 @@
 // AdapterUpdate: a weight push that brings an adapter (LoRA) in place of weights. It is merged here,
 // into the base that the server loaded, so that what is served is what a merged checkpoint has, bit
-// for bit. Used by WeightReceiver.
+// for bit; or it stays beside the weights, if the engine does so. Used by WeightReceiver.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "common/lora/lora_shape.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
+#include "rollout_server/engine/forward/adapter_weights.h"
 #include "rollout_server/weights/staged_tensor.h"
 
 namespace tandem::rollout {
@@ -41,6 +42,13 @@ struct MergedAdapter {
   DigestMap digests;                  // of `tensors`
 };
 
+// An adapter that stays beside the model.
+struct UnmergedAdapter {
+  AdapterFactors factors;             // views of what arrived
+  std::vector<ModuleEffect> effects;  // of each module of the adapter: exact, as nothing is rounded
+  DigestMap digests;  // of the base; of a weight with an adapter, of the digests of W, A and B
+};
+
 class AdapterUpdate {
  public:
   // `manifest`: the adapter's tensors, LoraTensors order. `model`: the served ones.
@@ -60,6 +68,10 @@ class AdapterUpdate {
   MergedAdapter Merge(const std::vector<StagedTensor>& arrived, const std::vector<HostTensor>& base,
                       const DigestMap& base_digests,
                       std::vector<std::shared_ptr<TensorMemory>>& memory) const;
+
+  // The adapter as it arrived, to be applied beside the weights.
+  UnmergedAdapter Unmerged(const std::vector<StagedTensor>& arrived,
+                           const DigestMap& base_digests) const;
 
  private:
   AdapterHeader header_;

@@ -168,6 +168,7 @@ absl::Status WeightReceiver::CheckBase(const AdapterHeader& header) {
                            ", and this server loaded one with digest ", loaded,
                            ": start it with the model that the trainer starts from");
   }
+  if (sink_->unmerged()) return absl::OkStatus();  // it holds the base itself
   {
     MutexLock lock(&mu_);
     if (base_ != nullptr) return absl::OkStatus();
@@ -197,7 +198,7 @@ absl::StatusOr<std::vector<int64_t>> WeightReceiver::BeginAdapter(
   for (const TensorSpec& spec : update->adapter->manifest()) {
     update->tensors.push_back(StagedTensor::Dense(&spec, nullptr));
   }
-  for (size_t m = 0; m < update->adapter->modules().size(); ++m) {
+  for (size_t m = 0; m < update->adapter->modules().size() && !sink_->unmerged(); ++m) {
     update->merge_into.push_back(std::move(held_[update->adapter->place(m)]));
   }
   held_is_live_ = false;
@@ -379,6 +380,12 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& upd
 absl::StatusOr<std::unique_ptr<StagedWeights>> WeightReceiver::StageVerified(Update& update,
                                                                              Live* live) {
   if (update.arriving) return update.arriving->Take();
+  if (update.adapter && sink_->unmerged()) {
+    UnmergedAdapter unmerged = update.adapter->Unmerged(update.tensors, base_digests_);
+    live->merged = std::move(unmerged.digests);
+    live->effects = std::move(unmerged.effects);
+    return sink_->StageAdapter(unmerged.factors);
+  }
   if (update.adapter) {
     std::shared_ptr<const std::vector<HostTensor>> base;
     {

@@ -9,6 +9,7 @@
 #include "common/base/weight_version.h"
 #include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
+#include "rollout_server/engine/forward/adapter_weights.h"
 #include "rollout_server/engine/forward/staged_weights.h"
 
 namespace tandem::rollout {
@@ -21,6 +22,11 @@ class WeightSink {
 
   // Packs a full, verified set (in the order the receiver was given) beside the decode steps.
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) = 0;
+
+  // As those of Engine: weights with an adapter beside them, for a sink that holds them so.
+  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> StageAdapter(
+      const AdapterFactors& adapter) = 0;
+  virtual bool unmerged() const = 0;
 
   // As those of Engine: the device in whose memory weights may arrive without host memory (none:
   // they may not), and memory for the next version there, which this sink must outlive.

@@ -70,6 +70,8 @@ ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, Quantisa
       attended_(set_, dtype == ComputeDType::kBf16, config.num_heads * config.head_dim),
       activated_(set_, dtype == ComputeDType::kBf16, config.intermediate_size),
       head_rows_(set_, false, config.hidden_size),
+      adapters_(kernels_),
+      head_adapters_(kernels_),
       scratch_(num_threads) {
   for (RotaryEmbedding& embedding : RotaryEmbeddings(config)) {
     rotary_.push_back({std::move(embedding), {}, {}});
@@ -185,16 +187,20 @@ void ModelRunner::StoreBody(OperandRows& rows, OperandType type, int64_t row, in
   rows.StorePart(type, row, first, values, n);
 }
 
-// To be called when all parts of the `n` rows are stored.
+// To be called when all parts of the `n` rows are stored, which are the inputs of matrix `next`.
 void ModelRunner::FinishRows(ThreadTeam::Member& member, OperandRows& rows, OperandType type,
-                             int64_t n) const {
-  if (type == OperandType::kInt8) member.ForEach(n, [&](int64_t row) { rows.Finish(row); });
+                             MatrixPlace next, int64_t n) {
+  const bool quantises = type == OperandType::kInt8, adapts = adapters_.any();
+  if (!quantises && !adapts) return;
+  member.ForEach(n, [&](int64_t row) {
+    if (quantises) rows.Finish(row);
+    if (adapts) adapters_.Project(next, row, rows.Collected(row));
+  });
 }
 
-// RMS norm: hidden -> normed, as the operand of the next linear layer. Without a weight the values
-// stay.
+// RMS norm: hidden -> normed, as the operand of matrix `next`. Without a weight the values stay.
 void ModelRunner::Norm(ThreadTeam::Member& member, const std::vector<float>& weight,
-                       OperandType type, int64_t rows) {
+                       OperandType type, MatrixPlace next, int64_t rows) {
   const int64_t width = config_.hidden_size;
   float* scratch = scratch_[member.index()].data();
   member.ForEach(rows, [&](int64_t row) {
@@ -207,6 +213,7 @@ void ModelRunner::Norm(ThreadTeam::Member& member, const std::vector<float>& wei
     }
     RoundIfAsked(scratch, width, arithmetic_.precision.body_bits);
     normed_.Store(type, row, scratch);
+    if (adapters_.any()) adapters_.Project(next, row, scratch);
   });
 }
 
@@ -254,14 +261,15 @@ void AddBias(const std::vector<float>& bias, int64_t tile, int64_t rows, float* 
 
 // hidden += x W + b, or the norm of that.
 void ModelRunner::AddProduct(ThreadTeam::Member& member, const LinearWeights& weights,
-                             const std::vector<float>& out_norm, const PackedMatrix& following,
-                             const Operand& x, int64_t rows) {
+                             MatrixPlace place, const std::vector<float>& out_norm,
+                             const PackedMatrix& following, const Operand& x, int64_t rows) {
   const int64_t width = config_.hidden_size, stride_out = WholeTiles(width);
   const bool normed = !out_norm.empty();
   Multiply(member, weights.matrix, following, x, rows, normed ? product_.as<float>() : nullptr,
            stride_out,
            [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
              AddBias(weights.bias, tile, count, values, stride);
+             if (adapters_.any()) adapters_.Add(place, tile, row, count, values, stride);
              if (normed) return;
              kernels_.add_rows(values, stride, count, std::min(kTile, width - tile * kTile),
                                hidden_.as<float>() + row * width + tile * kTile, width);
@@ -323,9 +331,9 @@ void ModelRunner::RotateAndStore(const LayerWeights& weights, const LayerForm& f
 }
 
 template <typename Kv>
-void ModelRunner::Attend(ThreadTeam::Member& member, const LayerForm& form,
-                         const KvLayer<Kv>& cache, OperandType type,
-                         std::span<const TokenInput> inputs) {
+void ModelRunner::Attend(ThreadTeam::Member& member, int64_t layer, const KvLayer<Kv>& cache,
+                         OperandType type, std::span<const TokenInput> inputs) {
+  const LayerForm form = config_.layer(layer);
   const int64_t d = config_.head_dim, kv_heads = config_.num_kv_heads;
   const int64_t group = config_.num_heads / kv_heads;
   const int64_t qkv_width = WholeTiles((config_.num_heads + 2 * kv_heads) * d);
@@ -353,7 +361,7 @@ void ModelRunner::Attend(ThreadTeam::Member& member, const LayerForm& form,
       StoreBody(attended_, type, run.first + t, h * group * d, out + t * group * d, group * d);
     }
   });
-  FinishRows(member, attended_, type, std::ssize(inputs));
+  FinishRows(member, attended_, type, {layer, Site::kO}, std::ssize(inputs));
 }
 
 template <typename Kv>
@@ -368,26 +376,32 @@ void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const Mode
   const int64_t qkv_columns = (config_.num_heads + 2 * config_.num_kv_heads) * config_.head_dim;
 
   const OperandType qkv_type = InputType(all, weights.qkv.matrix);
-  Norm(member, weights.attention_norm, qkv_type, n);
+  Norm(member, weights.attention_norm, qkv_type, {index, Site::kQkv}, n);
   Multiply(member, weights.qkv.matrix, weights.o.matrix, normed_.All(qkv_type), n, qkv_.as<float>(),
            WholeTiles(qkv_columns),
-           [&](int64_t tile, int64_t, int64_t count, float* values, int64_t stride) {
+           [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
              AddBias(weights.qkv.bias, tile, count, values, stride);
+             if (adapters_.any()) {
+               adapters_.Add({index, Site::kQkv}, tile, row, count, values, stride);
+             }
            });
   member.ForEach(n, [&](int64_t row) { RotateAndStore(weights, form, cache, inputs[row], row); });
   const OperandType o_type = InputType(all, weights.o.matrix);
-  Attend(member, form, cache, o_type, inputs);
-  AddProduct(member, weights.o, weights.attention_out_norm, weights.gate_up.matrix,
-             attended_.All(o_type), n);
+  Attend(member, index, cache, o_type, inputs);
+  AddProduct(member, weights.o, {index, Site::kO}, weights.attention_out_norm,
+             weights.gate_up.matrix, attended_.All(o_type), n);
 
   const OperandType mlp_type = InputType(all, weights.gate_up.matrix);
   const OperandType down_type = InputType(all, weights.down.matrix);
-  Norm(member, weights.mlp_norm, mlp_type, n);
+  Norm(member, weights.mlp_norm, mlp_type, {index, Site::kGateUp}, n);
   const int64_t width = config_.intermediate_size;
   Multiply(member, weights.gate_up.matrix, weights.down.matrix, normed_.All(mlp_type), n, nullptr,
            0, [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
              constexpr int64_t kGates = kTile / 2;
              AddBias(weights.gate_up.bias, tile, count, values, stride);
+             if (adapters_.any()) {
+               adapters_.Add({index, Site::kGateUp}, tile, row, count, values, stride);
+             }
              const int64_t first = tile * kGates, gates = std::min(kGates, width - first);
              for (int64_t r = 0; r < count; ++r) {
                float* gate = values + r * stride;
@@ -395,19 +409,23 @@ void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const Mode
                StoreBody(activated_, down_type, row + r, first, gate, gates);
              }
            });
-  FinishRows(member, activated_, down_type, n);
-  AddProduct(member, weights.down, weights.mlp_out_norm, after, activated_.All(down_type), n);
+  FinishRows(member, activated_, down_type, {index, Site::kDown}, n);
+  AddProduct(member, weights.down, {index, Site::kDown}, weights.mlp_out_norm, after,
+             activated_.All(down_type), n);
 }
 
-// final_normed_ -> logits_.
+// final_normed_ -> logits_, of the rows of logits [first, first + rows).
 void ModelRunner::MultiplyHead(ThreadTeam::Member& member, const ModelWeights& weights,
-                               int64_t rows) {
+                               int64_t first, int64_t rows) {
   const PackedMatrix& following = weights.layers[0].qkv.matrix;
   const int64_t width = config_.hidden_size, stride = WholeTiles(config_.vocab_size);
   if (!weights.int8_rows(weights.head)) {
     Multiply(member, weights.head, following,
              {OperandType::kFp32, final_normed_.as<float>(), width}, rows, logits_.as<float>(),
-             stride, [](auto&&...) {});
+             stride, [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t between) {
+               if (!head_adapters_.any()) return;
+               head_adapters_.Add({}, tile, first + row, count, values, between);
+             });
     return;
   }
   member.ForEach(
@@ -419,6 +437,9 @@ void ModelRunner::MultiplyHead(ThreadTeam::Member& member, const ModelWeights& w
                const float* high = values + r * between;
                for (int64_t c = 0; c < kTile; ++c) out[c] = high[c] + high[between + c];
              }
+             if (!head_adapters_.any()) return;
+             head_adapters_.Add({}, tile, first + row / 2, count / 2,
+                                logits_.as<float>() + row / 2 * stride + tile * kTile, stride);
            });
 }
 
@@ -433,8 +454,11 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
                         weights.final_norm.data(), width, static_cast<float>(config_.rms_norm_eps),
                         final_normed_.as<float>() + i * width);
       RoundIfAsked(final_normed_.as<float>() + i * width, width, arithmetic_.precision.head_bits);
+      if (head_adapters_.any()) {
+        head_adapters_.Project({}, first + i, final_normed_.as<float>() + i * width);
+      }
     });
-    MultiplyHead(member, weights, rows);
+    MultiplyHead(member, weights, first, rows);
     member.ForEach(rows, [&](int64_t i) {
       float* logits = logits_.as<float>() + i * stride;
       if (config_.logit_softcap > 0) {
@@ -491,31 +515,15 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
   return account;
 }
 
-absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::Pack(
-    const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const {
-  const DType dtype = dtype_ == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
-  return PackModelWeights(
-      config_, tensors, dtype, plan_,
-      std::unique_ptr<ModelWeights>(static_cast<ModelWeights*>(spare.release())));
-}
-
-absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::PackAs(
-    const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const {
-  TANDEM_CHECK(plan.kv == plan_.kv);
-  const DType dtype = dtype_ == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
-  return PackModelWeights(config_, tensors, dtype, plan);
-}
-
-bool ModelRunner::Packed(const StagedWeights* weights) const {
-  return dynamic_cast<const ModelWeights*>(weights) != nullptr;
-}
-
 absl::Status ModelRunner::Run(const StagedWeights& packed, std::span<const TokenInput> inputs,
                               std::span<const int64_t> logits_rows, OnLogits on_logits,
                               const ForwardArithmetic& arithmetic) {
-  const auto& weights = static_cast<const ModelWeights&>(packed);
+  const auto* const adapted = dynamic_cast<const AdaptedWeights*>(&packed);
+  const auto& weights =
+      adapted != nullptr ? *adapted->base : static_cast<const ModelWeights&>(packed);
   arithmetic_ = arithmetic;
   Prepare(inputs);
+  PrepareAdapters(adapted != nullptr ? adapted->adapter.get() : nullptr, inputs, logits_rows);
   account_ = AccountOf(weights, inputs, static_cast<int64_t>(logits_rows.size()));
   team_.Run([&](ThreadTeam::Member& member) {
     member.ForEach(static_cast<int64_t>(inputs.size()), [&](int64_t row) {

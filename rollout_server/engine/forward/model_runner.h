@@ -4,7 +4,8 @@
 // The residual stream, norms, rotary, softmax and logits are fp32. With ComputeDType::kBf16 the
 // weights and the cache are bf16, and so are the inputs of all linear layers except the head:
 // logits of a bf16 input would lie on a coarse lattice. Weights may be quantised (QuantisationPlan), and
-// inputs of quantised layers be int8 with a scale for each token, those of the head 16 bits.
+// inputs of quantised layers be int8 with a scale for each token, those of the head 16 bits. What
+// adapters beside the weights add is computed in fp32, from inputs before rounding.
 //
 // The idea: a call is one walk of a thread team through the layers. A linear layer is computed in
 // tiles of weights that the threads share out (common/matrix/packed_matrix.h), with the pointwise
@@ -16,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,6 +27,8 @@
 #include "common/process/thread_team.h"
 #include "common/tensor/aligned_buffer.h"
 #include "common/tensor/instruction_set.h"
+#include "rollout_server/engine/forward/adapter_rows.h"
+#include "rollout_server/engine/forward/adapter_weights.h"
 #include "rollout_server/engine/forward/model_weights.h"
 #include "rollout_server/engine/forward/operand_rows.h"
 #include "rollout_server/engine/forward/token_runner.h"
@@ -43,6 +47,9 @@ class ModelRunner : public TokenRunner {
       const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const override;
   absl::StatusOr<std::unique_ptr<StagedWeights>> PackAs(
       const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const override;
+  absl::StatusOr<std::unique_ptr<StagedWeights>> Adapt(
+      std::shared_ptr<const StagedWeights> base,
+      std::shared_ptr<const AdapterWeights> adapter) const override;
   bool Packed(const StagedWeights* weights) const override;
   // Calls on_logits from several threads. OK always.
   absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,
@@ -64,6 +71,8 @@ class ModelRunner : public TokenRunner {
     int64_t first = 0, count = 0;
   };
   void Prepare(std::span<const TokenInput> inputs);
+  void PrepareAdapters(const AdapterWeights* of_weights, std::span<const TokenInput> inputs,
+                       std::span<const int64_t> logits_rows);
   Account AccountOf(const ModelWeights& weights, std::span<const TokenInput> inputs,
                     int64_t num_logits) const;
   void Embed(const ModelWeights& weights, int64_t token_id, int64_t row);
@@ -72,14 +81,15 @@ class ModelRunner : public TokenRunner {
   OperandType InputType(const ModelWeights& weights, const PackedMatrix& matrix) const;
   void StoreBody(OperandRows& rows, OperandType type, int64_t row, int64_t first, float* values,
                  int64_t n) const;
-  void FinishRows(ThreadTeam::Member& member, OperandRows& rows, OperandType type, int64_t n) const;
+  void FinishRows(ThreadTeam::Member& member, OperandRows& rows, OperandType type, MatrixPlace next,
+                  int64_t n);
   void Norm(ThreadTeam::Member& member, const std::vector<float>& weight, OperandType type,
-            int64_t rows);
+            MatrixPlace next, int64_t rows);
   template <typename Done>
   void Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
                 const PackedMatrix& following, const Operand& x, int64_t rows, float* out,
                 int64_t out_stride, const Done& done);
-  void AddProduct(ThreadTeam::Member& member, const LinearWeights& weights,
+  void AddProduct(ThreadTeam::Member& member, const LinearWeights& weights, MatrixPlace place,
                   const std::vector<float>& out_norm, const PackedMatrix& following,
                   const Operand& x, int64_t rows);
   void NormHeads(const std::vector<float>& weight, int64_t heads, float* values) const;
@@ -87,12 +97,13 @@ class ModelRunner : public TokenRunner {
   void RotateAndStore(const LayerWeights& weights, const LayerForm& form, const KvLayer<Kv>& cache,
                       const TokenInput& input, int64_t row);
   template <typename Kv>
-  void Attend(ThreadTeam::Member& member, const LayerForm& form, const KvLayer<Kv>& cache,
-              OperandType type, std::span<const TokenInput> inputs);
+  void Attend(ThreadTeam::Member& member, int64_t layer, const KvLayer<Kv>& cache, OperandType type,
+              std::span<const TokenInput> inputs);
   template <typename Kv>
   void RunLayer(ThreadTeam::Member& member, int64_t index, const ModelWeights& weights,
                 std::span<const TokenInput> inputs);
-  void MultiplyHead(ThreadTeam::Member& member, const ModelWeights& weights, int64_t rows);
+  void MultiplyHead(ThreadTeam::Member& member, const ModelWeights& weights, int64_t first,
+                    int64_t rows);
   void RunHead(ThreadTeam::Member& member, const ModelWeights& weights,
                std::span<const int64_t> logits_rows, OnLogits on_logits);
   template <typename Kv>
@@ -130,6 +141,8 @@ class ModelRunner : public TokenRunner {
   AlignedBuffer final_normed_;  // [kLogitsRows, E] fp32
   OperandRows head_rows_;       // [2 kLogitsRows, E] the same for a head of int8
   AlignedBuffer logits_;        // [kLogitsRows, whole tiles of V] fp32
+  AdapterRows adapters_;        // of the step's tokens
+  AdapterRows head_adapters_;   // of those whose logits are computed
   std::vector<TokenRun> runs_;
   std::vector<std::vector<float>> scratch_;  // per thread
 };

@@ -20,10 +20,10 @@ void OperandRows::Reserve(int64_t rows) {
 
 void OperandRows::StorePart(OperandType type, int64_t row, int64_t first, const float* values,
                             int64_t n) {
-  if (type == OperandType::kInt8) {
+  if (type == OperandType::kInt8 || collects_) {
     std::copy_n(values, n, collected_.as<float>() + row * width_ + first);
-    return;
   }
+  if (type == OperandType::kInt8) return;
   StoreOperand(set_, values, n, round_, wide_,
                data_.as<char>() + (row * width_ + first) * OperandBytes(wide_));
 }
@@ -40,7 +40,8 @@ void OperandRows::Store(OperandType type, int64_t row, const float* values) {
   if (type == OperandType::kInt8) {
     Quantise(row, values);
   } else {
-    StorePart(type, row, 0, values, width_);
+    StoreOperand(set_, values, width_, round_, wide_,
+                 data_.as<char>() + row * width_ * OperandBytes(wide_));
   }
 }
 

@@ -17,6 +17,10 @@ class OperandRows {
   // `round`: rows that are not int8 are rounded to bf16.
   OperandRows(InstructionSet set, bool round, int64_t width);
 
+  // Whether rows that are written in parts are also kept in fp32 (Collected).
+  void Collect(bool on) { collects_ = on; }
+  const float* Collected(int64_t row) const { return collected_.as<float>() + row * width_; }
+
   // Memory for `rows` rows. Their contents are lost.
   void Reserve(int64_t rows);
 
@@ -40,6 +44,7 @@ class OperandRows {
 
   const InstructionSet set_;
   const bool round_;
+  bool collects_ = false;
   const OperandType wide_;
   const int64_t width_;
   AlignedBuffer data_, collected_, scales_, sums_;

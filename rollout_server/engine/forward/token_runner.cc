@@ -31,6 +31,11 @@ absl::StatusOr<SampledToken> DrawOnHost(const TokenDraw& draw, std::span<const f
                      UniformDraw(draw.params->seed, draw.index, draw.position));
 }
 
+absl::StatusOr<std::unique_ptr<StagedWeights>> TokenRunner::Adapt(
+    std::shared_ptr<const StagedWeights>, std::shared_ptr<const AdapterWeights>) const {
+  return Unimplemented("this engine applies no adapters beside its weights: merge them");
+}
+
 absl::StatusOr<std::unique_ptr<StagedWeights>> TokenRunner::PackAs(const std::vector<HostTensor>&,
                                                                    const QuantisationPlan&) const {
   return Unimplemented("this engine does not quantise");
@@ -86,7 +91,8 @@ PlanInputs BuildInputs(const StepPlan& plan) {
     for (int64_t p = work.begin; p < work.end; ++p) {
       const int32_t id =
           work.sequence != nullptr ? work.sequence->TokenAt(p) : work.group->request.prompt[p];
-      in.tokens.push_back({id, static_cast<int32_t>(p), &blocks});
+      in.tokens.push_back(
+          {id, static_cast<int32_t>(p), &blocks, work.group->request.adapter_weights.get()});
     }
     if (!work.draws) continue;
     const auto add = [&](Sequence* sequence) {

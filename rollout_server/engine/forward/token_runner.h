@@ -20,6 +20,7 @@
 #include "common/model/quantisation_plan.h"
 #include "common/tensor/machine_limits.h"
 #include "common/weights/host_tensor.h"
+#include "rollout_server/engine/forward/adapter_weights.h"
 #include "rollout_server/engine/forward/staged_weights.h"
 #include "rollout_server/engine/sampling/sampler.h"
 #include "rollout_server/engine/sampling/score_options.h"
@@ -35,6 +36,7 @@ struct TokenInput {
   int32_t token_id = 0;
   int32_t position = 0;
   const std::vector<BlockId>* blocks = nullptr;
+  const AdapterWeights* adapter = nullptr;  // beside the weights; null: theirs, if they have one
 };
 
 // A token to be sampled from a row of logits, by SampleToken with UniformDraw(params->seed, index,
@@ -71,7 +73,13 @@ class TokenRunner {
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> PackAs(
       const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const;
 
-  // Were these weights made by Pack or Arrive of such a runner?
+  // `base`, packed by this runner, with an adapter beside it (null: none yet). Thread-safe.
+  //   UNIMPLEMENTED  this runner applies no adapters, as in this default
+  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Adapt(
+      std::shared_ptr<const StagedWeights> base,
+      std::shared_ptr<const AdapterWeights> adapter) const;
+
+  // Were these weights made by Pack, Adapt or Arrive of such a runner?
   virtual bool Packed(const StagedWeights* weights) const = 0;
 
   // Weights that arrive without a copy in host memory. arrival_memory: the device whose memory they

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,7 +26,8 @@ struct ScoreOptions {
   float top_p = 1.0f;  // 1: off
   float min_p = 0.0f;  // 0: off
   ScorePath path = ScorePath::kPrefill;
-  bool alone = false;  // one sequence after the other; else as many at once as steps and KV hold
+  bool alone = false;   // one sequence after the other; else as many at once as steps and KV hold
+  std::string adapter;  // as GroupRequest::adapter
   ForwardArithmetic arithmetic;
   // Scores with the weights and the arithmetic that tokens are sampled with, injected faults
   // included, as a server with a real bug would; `arithmetic` is ignored then.

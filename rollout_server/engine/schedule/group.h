@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include "rollout_server/engine/schedule/turn.h"
 
 namespace tandem::rollout {
+
+struct AdapterWeights;  // forward/adapter_weights.h
 
 inline constexpr int32_t kMaxTopLogprobs = 64;
 inline constexpr size_t kMaxStopStrings = 16;
@@ -58,7 +61,11 @@ struct GroupRequest {
   std::optional<SamplingParams> baseline =
       {};                                // of the last completion, if it is a greedy baseline
   std::optional<TurnLimits> turns = {};  // none: of one turn
-  ByteCharge charge;                     // for this request; its completions charge the same meter
+  std::string adapter = {};  // one of EngineOptions::lora_modules; empty: what is served
+  // Of that name, from Engine::Add on.
+  std::shared_ptr<const AdapterWeights> adapter_weights = nullptr;
+  uint64_t adapter_id = 0;
+  ByteCharge charge;  // for this request; its completions charge the same meter
 
   // The most tokens of a completion.
   int32_t max_completion_tokens() const {

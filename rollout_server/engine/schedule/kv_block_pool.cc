@@ -8,7 +8,7 @@
 
 namespace tandem::rollout {
 
-BlockName ChainStart(uint64_t generation) { return {{generation, 0}}; }
+BlockName ChainStart(uint64_t generation, uint64_t adapter) { return {{generation, adapter}}; }
 
 BlockName NextName(const BlockName& before, std::span<const int32_t> ids) {
   TANDEM_CHECK(static_cast<int64_t>(ids.size()) == kKvBlockTokens);

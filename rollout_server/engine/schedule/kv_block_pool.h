@@ -22,8 +22,8 @@ namespace tandem::rollout {
 
 using BlockId = int32_t;
 
-// The name of a full block of KV covers every token up to its end and the weights that computed
-// them, so equal names mean equal KV: a block with another prefix, or computed under replaced
+// The name of a full block of KV covers every token up to its end, and the weights and the adapter
+// that computed them, so equal names mean equal KV: a block with another prefix, or computed under replaced
 // weights, has another name. XXH3-128 of (name of the block before, ids of this block): no two
 // collide by chance.
 struct BlockName {
@@ -31,8 +31,9 @@ struct BlockName {
   friend auto operator<=>(const BlockName&, const BlockName&) = default;
 };
 
-// The name before the first block. It changes with every install of weights.
-BlockName ChainStart(uint64_t generation);
+// The name before the first block. It changes with every install of weights, and with the adapter
+// beside them (0: none).
+BlockName ChainStart(uint64_t generation, uint64_t adapter);
 
 // `ids` [kKvBlockTokens].
 BlockName NextName(const BlockName& before, std::span<const int32_t> ids);

@@ -40,6 +40,13 @@ class FloatSink : public WeightSink {
     }
     return std::make_unique<Nothing>();
   }
+  absl::StatusOr<std::unique_ptr<StagedWeights>> StageAdapter(
+      const AdapterFactors& adapter) override {
+    beside = adapter;
+    staged.clear();
+    return std::make_unique<Nothing>();
+  }
+  bool unmerged() const override { return is_unmerged; }
   std::optional<Device> arrival_memory() const override { return std::nullopt; }
   absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() override {
     return absl::UnimplementedError("no device");
@@ -48,7 +55,9 @@ class FloatSink : public WeightSink {
     return 0.0;
   }
 
+  bool is_unmerged = false;
   std::vector<float> staged;
+  AdapterFactors beside;
 };
 
 template <typename T>

@@ -25,6 +25,10 @@ class MemorySink : public WeightSink {
     for (const HostTensor& tensor : tensors) staged->Add(tensor.bytes);
     return staged;
   }
+  absl::StatusOr<std::unique_ptr<StagedWeights>> StageAdapter(const AdapterFactors&) override {
+    return absl::UnimplementedError("it merges");
+  }
+  bool unmerged() const override { return false; }
   std::optional<Device> arrival_memory() const override { return Device::kCpu; }
   absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() override {
     ++num_arrivals;

@@ -40,7 +40,7 @@ TEST(KvBlockPool, FreesABlockWhenItsLastHolderReleasesIt) {
 }
 
 BlockName Name(int32_t id) {
-  return NextName(ChainStart(0), std::vector<int32_t>(KvBlockPool::kBlockTokens, id));
+  return NextName(ChainStart(0, 0), std::vector<int32_t>(KvBlockPool::kBlockTokens, id));
 }
 
 TEST(KvBlockPool, ANamedBlockIsFoundWhileHeldAndAfter) {
@@ -99,10 +99,11 @@ TEST(KvBlockPool, ForgetsEveryNameAtOnce) {
 
 TEST(PrefixChain, ANameCoversThePrefixAndTheWeights) {
   const std::vector<int32_t> a(16, 1), b(16, 2);
-  const BlockName start = ChainStart(3);
+  const BlockName start = ChainStart(3, 0);
   EXPECT_EQ(NextName(NextName(start, a), b), NextName(NextName(start, a), b));
   EXPECT_NE(NextName(NextName(start, a), b), NextName(NextName(start, b), b));
-  EXPECT_NE(NextName(start, a), NextName(ChainStart(4), a));
+  EXPECT_NE(NextName(start, a), NextName(ChainStart(4, 0), a));
+  EXPECT_NE(NextName(start, a), NextName(ChainStart(3, 1), a)) << "under an adapter";
 }
 
 TEST(KvBlockPoolDeathTest, DiesOnReleasingABlockNobodyHolds) {
