@@ -9,7 +9,7 @@ BIN := build/$(PRESET)/bin
 .DEFAULT_GOAL := help
 # The set-ups of two goals are one environment; compilers run side by side inside a goal.
 .NOTPARALLEL:
-.PHONY: help setup test-setup configure build demo install test check-full cuda image fuzz bench mutants study-algorithms docs pictures format
+.PHONY: help setup test-setup configure build demo install test check-full cuda image fuzz bench mutants study-algorithms study-quantised docs pictures format
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /  make \1: /p' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ mutants: test-setup configure ## put each known bug in by a patch and see its te
 
 study-algorithms: test-setup build ## every algorithm on two tasks, losses of pairs beside TRL's, seven of them under an engine gap: over an hour (ARGS=--quick: some minutes)
 	@.deps/venv/bin/python tests/studies/algorithms.py --tandem $(BIN)/tandem --out $(or $(OUT),runs/study) $(ARGS)
+
+study-quantised: test-setup build ## bf16, int8, fp8 and int4 rollouts under five corrections on two tasks: about two hours (ARGS=--quick: some minutes)
+	@.deps/venv/bin/python tests/studies/quantised/quantised.py --tandem $(BIN)/tandem --out $(or $(OUT),runs/study) $(ARGS)
 
 docs:            ## the pages of docs/ as a site with search, into build/site
 	@deploy/setup/install.sh --docs

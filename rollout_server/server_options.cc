@@ -62,6 +62,7 @@ absl::Status CheckOptions(const ServerOptions& options) {
     return InvalidArgument("server.engine.kv_capacity_tokens is ", kv_tokens, ", must be at least ",
                            KvBlockPool::kBlockTokens, ", or 0 for what fits");
   }
+  TANDEM_RETURN_IF_ERROR(CheckAdapters(options.engine));
   return CheckTransport(options);
 }
 

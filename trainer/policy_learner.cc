@@ -169,7 +169,9 @@ class PolicyLearner : public Learner {
     kept_[++num_kept_] = owner;
     if (step_->has_adapters()) {  // what captures need is the model
       TANDEM_ASSIGN_OR_RETURN(const HeldAdapters held, step_->Adapters());
-      return KeptMasters{num_kept_, step_->MergedSources(held.tensors, served_dtype_), owner};
+      return KeptMasters{num_kept_,  step_->MergedSources(held.tensors, served_dtype_),
+                         owner,      held.tensors,
+                         lora_.rank, lora_.scaling()};
     }
     return KeptMasters{num_kept_, step_->Gathered(ValuesOf(*owner), DType::kF32), owner};
   }

@@ -141,8 +141,9 @@ absl::Status CheckServer(const rollout::v1::GetInfoResponse& info, const Trainer
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
   TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan,
                           MakeQuantisationPlan(config, options.learner.fake_quantise));
-  TANDEM_RETURN_IF_ERROR(CheckServerNumerics(
-      info, {options.learner.numerics, options.learner.dtype, learner.kernels(), PlanText(plan)}));
+  TANDEM_RETURN_IF_ERROR(
+      CheckServerNumerics(info, {options.learner.numerics, options.learner.dtype, learner.kernels(),
+                                 PlanText(plan), options.learner.lora.enabled()}));
   if (info.tokenizer_hash() == tokenizer.hash()) return absl::OkStatus();
   return InvalidArgument("it serves a model with another tokenizer (", info.tokenizer_hash(),
                          ", the trainer's is ", tokenizer.hash(), "): start it with ",
@@ -231,7 +232,8 @@ offpolicy::CaptureManifest DescribeCapture(const RunParts& run, int64_t step) {
                    .max_new_tokens = static_cast<int32_t>(sampling.max_new_tokens)},
       .trainer = {DtypeName(options.learner), std::string(NumericsName(options.learner.numerics)),
                   learner.kernels(), learner.library_version(),
-                  options.learner.step.microbatch_tokens, TrainerFormats(options, inputs.model_config)}};
+                  options.learner.step.microbatch_tokens,
+                  TrainerFormats(options, inputs.model_config)}};
   for (int i = 0; i < client.num_servers(); ++i) {
     if (const auto info = client.info(i)) {
       manifest.servers.push_back(DescribeServer(client.address(i), *info));

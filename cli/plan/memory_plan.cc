@@ -65,22 +65,26 @@ class Trainer {
       : shape_(shape),
         sizes_(SizesOf(shape.policy)),
         on_cpu_(shape.device == Device::kCpu),
-        parts_(shape.shard_parameters ? shape.ranks : 1) {}
+        adapters_(AdapterParameters(shape)),
+        parts_(shape.shard_parameters && adapters_ == 0 ? shape.ranks : 1) {}
 
   ProcessMemory Memory() {
     if (on_cpu_) {
       // ReadModelTensors maps the file, and the learner keeps it to measure the distance from it.
       Add("model file, mapped", "file", sizes_.all * DTypeBytes(shape_.file_dtype));
     }
-    AddModel("policy", sizes_, shape_.over_vocabulary, /*trainable=*/true);
-    if (shape_.has_reference) AddModel("reference", sizes_, true, /*trainable=*/false);
+    AddModel("policy", sizes_, shape_.over_vocabulary, /*trainable=*/adapters_ == 0);
+    if (adapters_ > 0) AddAdapters();
+    if (shape_.has_reference && adapters_ == 0)
+      AddModel("reference", sizes_, true, /*trainable=*/false);
     if (shape_.critic.has_value()) {
       ModelConfig trunk = *shape_.critic;
       trunk.tie_word_embeddings = true;  // a critic has no head over the vocabulary
       AddModel("critic", SizesOf(trunk), /*has_head=*/false, /*trainable=*/true);
     }
     if (parts_ > 1) AddGathered();
-    if (shape_.push_dtype.has_value() && on_cpu_) {
+    const bool sends_adapters = adapters_ > 0 && shape_.lora.push == LoraPush::kAdapters;
+    if (shape_.push_dtype.has_value() && on_cpu_ && !sends_adapters) {
       AddPassesOrPush(*shape_.push_dtype);
     } else {
       AddPasses();
@@ -116,6 +120,26 @@ class Trainer {
       Add(name + " cast copy", "2 bytes a weight of a product",
           2 * (sizes.linear + (trainable ? head : 0)));
     }
+  }
+
+  // A and B of every adapted layer; what is pushed is a copy, and the one before is kept too. The
+  // reference policy is the base.
+  void AddAdapters() {
+    const int64_t parts = shape_.shard_parameters ? shape_.ranks : 1;
+    const std::string share = parts > 1 ? " / ranks" : "";
+    Add("adapters, masters and gradients", "8 P" + share, 8 * adapters_ / parts);
+    Add("adapters, moments", shape_.ranks > 1 ? "8 P / ranks" : "8 P",
+        8 * adapters_ / shape_.ranks);
+    if (shape_.push_dtype.has_value()) Add("push: adapters of two versions", "8 P", 8 * adapters_);
+  }
+
+  static int64_t AdapterParameters(const TrainerShape& shape) {
+    int64_t count = 0;
+    if (!shape.lora.enabled()) return count;
+    const auto modules = LoraModules(shape.policy, shape.lora);
+    if (!modules.ok()) return count;  // refused before anything starts
+    for (const LoraModule& module : *modules) count += shape.lora.rank * (module.in + module.out);
+    return count;
   }
 
   // ParameterBuckets: the parameters of a stage and of the next one are gathered at once, and the
@@ -172,11 +196,12 @@ class Trainer {
     const int64_t states = 4 * rows * 4 * c.hidden_size;  // hidden, normed, and their gradients
     if (!shape_.over_vocabulary) return states;
     const bool kept = rows * c.vocab_size <= kMaxKeptLogits;
+    const int64_t head = adapters_ > 0 ? 0 : sizes_.head;  // the head's gradient
     const int64_t chunk = on_cpu_ ? kLogitRowsOnCpu : kLogitRowsOnDevice;
     const int64_t logits = (kept ? rows : std::min(rows, chunk)) * c.vocab_size;
     const bool bf16 = shape_.dtype == ComputeDType::kBf16;
-    if (bf16 && (!on_cpu_ || shape_.fast_bf16)) return states + 6 * logits + 2 * sizes_.head;
-    return states + 8 * logits + 4 * sizes_.head;
+    if (bf16 && (!on_cpu_ || shape_.fast_bf16)) return states + 6 * logits + 2 * head;
+    return states + 8 * logits + 4 * head;
   }
 
   // WeightCaster keeps a copy of the masters and their cast, and WeightPublisher the deltas, each of
@@ -200,7 +225,8 @@ class Trainer {
   const TrainerShape& shape_;
   const ModelSizes sizes_;
   const bool on_cpu_;
-  const int64_t parts_;
+  const int64_t adapters_;  // P
+  const int64_t parts_;     // of the policy's weights
   ProcessMemory memory_;
 };
 
@@ -260,7 +286,9 @@ ProcessMemory ServerMemory(const ServerShape& shape) {
   const int64_t cast = dtype == shape.file_dtype ? 0 : sent;
   const int64_t staging = shape.takes_pushes ? sent : 0;
   add("weights", "packed for the kernels", weights);
-  if (shape.takes_pushes) add("next version of the weights", "packed", weights);
+  const bool unmerged = engine.lora == rollout::LoraPlace::kUnmerged;
+  if (shape.takes_pushes && !unmerged) add("next version of the weights", "packed", weights);
+  if (shape.takes_adapters && !unmerged) add("base", "that adapters are merged into", sent);
   add("KV cache", "kv_capacity_tokens", cache);
   if (staging >= std::max(file + cast, kMeasurementBytes)) {
     add("staging of a push", "tensors as they arrive", staging);

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "common/lora/lora_shape.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "rollout_server/engine/engine_options.h"
@@ -40,6 +41,7 @@ struct TrainerShape {
   bool over_vocabulary = true;     // log-probs are wanted; false: a reward model's scores are
   bool scores_first = true;        // rows are scored before their updates: RL and preferences
   bool has_reference = false;
+  LoraOptions lora;  // adapters of the policy, whose weights then stay and are whole on every rank
   std::optional<ModelConfig> critic;  // of a critic with a backbone of its own
   int64_t ranks = 1;
   bool shard_parameters = false;
@@ -59,7 +61,8 @@ struct ServerShape {
   DType file_dtype = DType::kF32;
   rollout::EngineOptions engine;
   bool takes_pushes = true;
-  int64_t device_bytes = 0;  // of one GPU; with it and no kv_capacity_tokens, KV takes the rest
+  bool takes_adapters = false;  // pushes are adapters
+  int64_t device_bytes = 0;     // of one GPU; with it and no kv_capacity_tokens, KV takes the rest
 };
 ProcessMemory ServerMemory(const ServerShape& shape);
 

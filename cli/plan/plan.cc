@@ -85,6 +85,7 @@ absl::StatusOr<plan::RunShape> RlShape(const PlanFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(trainer.policy, ConfigOf(options.model));
   trainer.file_dtype = trainer.policy.checkpoint_dtype;
   trainer.has_reference = step.loss.kl_coefficient > 0 || options.learner.measure_reference_kl;
+  trainer.lora = options.learner.lora;
   if (NeedsCritic(options.advantage.kind) &&
       step.critic.backbone == trainer::CriticBackbone::kOwn) {
     trainer.critic = trainer.policy;
@@ -123,6 +124,7 @@ absl::StatusOr<plan::RunShape> RlShape(const PlanFlags& flags) {
   if (server.engine.device == Device::kCpu && server.engine.kv_capacity_tokens == 0) {
     server.engine.kv_capacity_tokens = 32768;  // KvCapacityTokens
   }
+  server.takes_adapters = trainer.lora.enabled() && trainer.lora.push == LoraPush::kAdapters;
   trainer.push_dtype = server.engine.weight_dtype();
   run.server = server;
   const int64_t completions = options.completions_per_prompt * LongestCompletion(options);

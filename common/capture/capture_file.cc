@@ -19,7 +19,8 @@
 namespace tandem::offpolicy {
 
 // The parts of the manifest whose keys are the names of their fields.
-// Captures from before servers could quantise have no `weights`.
+// Captures from before servers could quantise have no `weights`, and those from before they could
+// apply adapters no `lora`.
 void to_json(nlohmann::json& json, const CapturedServer& server) {
   json = {{"address", server.address},
           {"build", server.build},
@@ -27,7 +28,8 @@ void to_json(nlohmann::json& json, const CapturedServer& server) {
           {"numerics", server.numerics},
           {"instruction_set", server.instruction_set},
           {"in_flight", server.in_flight},
-          {"weights", server.weights}};
+          {"weights", server.weights},
+          {"lora", server.lora}};
 }
 void from_json(const nlohmann::json& json, CapturedServer& server) {
   json.at("address").get_to(server.address);
@@ -37,6 +39,7 @@ void from_json(const nlohmann::json& json, CapturedServer& server) {
   json.at("instruction_set").get_to(server.instruction_set);
   json.at("in_flight").get_to(server.in_flight);
   server.weights = json.value("weights", server.weights);
+  server.lora = json.value("lora", server.lora);
 }
 void to_json(nlohmann::json& json, const CapturedTrainer& trainer) {
   json = {{"dtype", trainer.dtype},
@@ -54,8 +57,29 @@ void from_json(const nlohmann::json& json, CapturedTrainer& trainer) {
   json.at("row_tokens").get_to(trainer.row_tokens);
   trainer.weights = json.value("weights", trainer.weights);
 }
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CapturedWeights, version, rounding, served, masters,
-                                   masters_digest)
+void to_json(nlohmann::json& json, const CapturedWeights& weights) {
+  json = {{"version", weights.version},
+          {"rounding", weights.rounding},
+          {"served", weights.served},
+          {"masters", weights.masters},
+          {"masters_digest", weights.masters_digest}};
+  if (weights.adapter.empty()) return;
+  json["adapter"] = {{"file", weights.adapter},
+                     {"rank", weights.adapter_rank},
+                     {"scaling", weights.adapter_scaling}};
+}
+void from_json(const nlohmann::json& json, CapturedWeights& weights) {
+  json.at("version").get_to(weights.version);
+  json.at("rounding").get_to(weights.rounding);
+  json.at("served").get_to(weights.served);
+  json.at("masters").get_to(weights.masters);
+  json.at("masters_digest").get_to(weights.masters_digest);
+  if (!json.contains("adapter")) return;
+  const nlohmann::json& adapter = json.at("adapter");
+  adapter.at("file").get_to(weights.adapter);
+  adapter.at("rank").get_to(weights.adapter_rank);
+  adapter.at("scaling").get_to(weights.adapter_scaling);
+}
 
 namespace {
 

@@ -101,6 +101,10 @@ std::string ServedFormats(const offpolicy::CaptureManifest& manifest) {
   return manifest.servers.empty() ? "" : manifest.servers.front().weights;
 }
 
+bool ServesUnmerged(const offpolicy::CaptureManifest& manifest) {
+  return !manifest.servers.empty() && manifest.servers.front().lora == "unmerged";
+}
+
 bool TrainerImitates(const offpolicy::CaptureManifest& manifest) {
   const std::string& weights = manifest.trainer.weights;
   return !weights.empty() && weights != "dtype";
@@ -147,17 +151,22 @@ class AblationRun {
         engine_side_.bf16_weights ? ComputeDType::kBf16 : ComputeDType::kFp32;
     TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions formats,
                             OptionsOfPlan(ServedFormats(capture_.manifest)));
-    TANDEM_ASSIGN_OR_RETURN(serving_, EngineForward::Create(options_.model, dtype, longest,
-                                                            options_.num_threads, formats));
-    TANDEM_ASSIGN_OR_RETURN(wide_, EngineForward::Create(options_.model, ComputeDType::kFp32,
-                                                         longest, options_.num_threads));
+    EngineForwardOptions serving = {.dtype = dtype,
+                                    .longest = longest,
+                                    .num_threads = options_.num_threads,
+                                    .quantised = formats,
+                                    .unmerged = ServesUnmerged(capture_.manifest)};
+    TANDEM_ASSIGN_OR_RETURN(serving_, EngineForward::Create(options_.model, serving));
+    TANDEM_ASSIGN_OR_RETURN(
+        wide_, EngineForward::Create(options_.model,
+                                     {.longest = longest, .num_threads = options_.num_threads}));
     replay_ = std::make_unique<RecordReplay>(capture_, weights_, *serving_, options_.model);
     replay_->OnProgress([this](int64_t tokens) { passes_.Report(tokens); });
     TANDEM_RETURN_IF_ERROR(ScoreServing());
     TANDEM_RETURN_IF_ERROR(Diagnose());
     replay_.reset();
-    ablation_.quantises = formats != QuantisationOptions() && !TrainerImitates(capture_.manifest);
-    TANDEM_RETURN_IF_ERROR(ScoreUnquantised(dtype, longest));
+    TANDEM_RETURN_IF_ERROR(ScoreMerged(serving));
+    TANDEM_RETURN_IF_ERROR(ScoreUnquantised(serving));
     for (const int64_t version : versions_) {
       TANDEM_RETURN_IF_ERROR(ScoreCells(version));
       TANDEM_RETURN_IF_ERROR(ScoreTrainer(version));
@@ -196,19 +205,36 @@ class AblationRun {
     return absl::OkStatus();
   }
 
-  // The engine in its dtype, each token under its own version.
-  absl::Status ScoreUnquantised(ComputeDType dtype, int64_t longest) {
-    ablation_.unquantised = ablation_.own_version;
+  // The serving engine with adapters merged into its weights.
+  absl::Status ScoreMerged(EngineForwardOptions& serving) {
+    ablation_.merged = ablation_.own_version;
+    ablation_.unmerged = std::exchange(serving.unmerged, false);
+    if (!ablation_.unmerged) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(ablation_.merged, ScoreAs("engine, adapters merged", serving));
+    return absl::OkStatus();
+  }
+
+  // That engine in its dtype.
+  absl::Status ScoreUnquantised(EngineForwardOptions& serving) {
+    ablation_.unquantised = ablation_.merged;
+    const QuantisationOptions formats = std::exchange(serving.quantised, {});
+    ablation_.quantises = formats != QuantisationOptions() && !TrainerImitates(capture_.manifest);
     if (!ablation_.quantises) return absl::OkStatus();
-    passes_.Start("engine, not quantised", kPrefillCost);
+    TANDEM_ASSIGN_OR_RETURN(ablation_.unquantised, ScoreAs("engine, not quantised", serving));
+    return absl::OkStatus();
+  }
+
+  // The log-probs of another serving engine, each token under its own version. It stays the serving
+  // engine.
+  absl::StatusOr<std::vector<float>> ScoreAs(const std::string& what,
+                                             const EngineForwardOptions& engine) {
+    passes_.Start(what, kPrefillCost);
     serving_.reset();  // its memory is that of the next
-    TANDEM_ASSIGN_OR_RETURN(
-        serving_, EngineForward::Create(options_.model, dtype, longest, options_.num_threads));
+    TANDEM_ASSIGN_OR_RETURN(serving_, EngineForward::Create(options_.model, engine));
     RecordReplay replay(capture_, weights_, *serving_, options_.model);
     replay.OnProgress([this](int64_t tokens) { passes_.Report(tokens); });
-    TANDEM_ASSIGN_OR_RETURN(EngineScores wide, replay.Score({}, {}, {.own_version_only = true}));
-    ablation_.unquantised = std::move(wide.logprobs);
-    return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(EngineScores scores, replay.Score({}, {}, {.own_version_only = true}));
+    return std::move(scores.logprobs);
   }
 
   // The causes of the difference between the record and step 1.

@@ -3,7 +3,7 @@
 // to the whole training-inference mismatch (drift) of every token (docs/methods.md).
 //
 //   record | the record's causes | engine, decode replay | engine, prefill | KV of the own version
-//   | engine without quantised weights and KV | cells of precision and cast | trainer, alone | trainer, packed | trainer, now | trainer's
+//   | adapters merged | engine without quantised weights and KV | cells of precision and cast | trainer, alone | trainer, packed | trainer, now | trainer's
 //   record
 //
 // Some factors between engine and trainer can be switched independently. All 2^k combinations of
@@ -43,9 +43,11 @@ struct Ablation {
   std::vector<float> alone;   // decoded alone, for a sample of completions; NaN elsewhere
   std::vector<float> prefill;
   std::vector<float> own_version;  // prefill without KV of other versions
-  // That without the formats that the server names; own_version where it names none, or where the
+  std::vector<float> merged;       // that with adapters merged into the weights
+  // That without the formats that the server names; merged where it names none, or where the
   // trainer's forward imitates them.
   std::vector<float> unquantised;
+  bool unmerged = false;                  // merged is another step
   bool quantises = false;                 // unquantised is another step
   bool carries_kv = false;                // servers may have had KV of other versions
   std::vector<Part> factors;              // k

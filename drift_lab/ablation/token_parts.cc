@@ -59,8 +59,9 @@ TokenParts SplitTokens(const Ablation& ablation) {
   add(Part::kPath, Difference(ablation.replay.logprobs, ablation.prefill));
   if (ablation.carries_kv)
     add(Part::kCarriedKv, Difference(ablation.prefill, ablation.own_version));
+  if (ablation.unmerged) add(Part::kUnmerged, Difference(ablation.own_version, ablation.merged));
   if (ablation.quantises) {
-    add(Part::kQuantisation, Difference(ablation.own_version, ablation.unquantised));
+    add(Part::kQuantisation, Difference(ablation.merged, ablation.unquantised));
   }
   if (!ablation.factors.empty()) {
     add(Part::kEmulation, Difference(ablation.unquantised, ablation.cells.back()));

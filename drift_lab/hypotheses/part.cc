@@ -32,6 +32,7 @@ constexpr Words kWords[] = {
     {"stale_prefix", "KV of cached prompts from weights before"},
     {"path", "decoding token by token, against the whole sequence at once"},
     {"carried_kv", "KV kept across an install, against KV of the token's own version"},
+    {"unmerged", "adapters applied beside the server's weights, against merged into them"},
     {"quantisation", "weights and KV cache in eight or four bits, as the server says"},
     {"emulation", "the serving engine, against the fp32 engine rounded like it"},
     {"body", "precision of the linear layers' inputs"},

@@ -30,6 +30,7 @@ enum class Part {
   kStalePrefix,
   kPath,          // decode against prefill
   kCarriedKv,     // KV kept across an install against KV of the token's own version
+  kUnmerged,      // adapters beside the weights against merged into them
   kQuantisation,  // weights and KV in the formats that the server names against its dtype
   kEmulation,     // the serving engine against the fp32 engine that is rounded like it
   // Factors: precision of the linear layers, of the head and of KV; weights as served.

@@ -213,17 +213,11 @@ bool RecordReplay::ServesQuantised() const {
   return weights || (served.ok() && !served->by_layer.empty());
 }
 
-absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> RecordReplay::Stage(
-    std::vector<HostTensor> tensors, const std::string& formats) {
-  if (formats.empty()) return engine_.Stage(std::move(tensors));
-  TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions options, OptionsOfPlan(formats));
-  TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan, MakeQuantisationPlan(config(), options));
-  return engine_.StageAs(tensors, plan);
-}
-
-absl::StatusOr<const rollout::StagedWeights*> RecordReplay::Staged(const Key& key) {
-  const auto known = staged_.find(key);
-  if (known != staged_.end()) return known->second.get();
+absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> RecordReplay::Stage(const Key& key) {
+  if (key.claimed() && engine_.unmerged()) {
+    TANDEM_ASSIGN_OR_RETURN(const rollout::AdapterFactors adapter, weights_.Adapter(key.version));
+    return engine_.StageAdapter(adapter);
+  }
   std::vector<HostTensor> tensors;
   if (key.other) {
     TANDEM_ASSIGN_OR_RETURN(tensors, Mix(key.version, *key.other));
@@ -231,7 +225,16 @@ absl::StatusOr<const rollout::StagedWeights*> RecordReplay::Staged(const Key& ke
     TANDEM_ASSIGN_OR_RETURN(const auto* const served, Tensors(key.version));
     tensors = *served;
   }
-  TANDEM_ASSIGN_OR_RETURN(auto staged, Stage(std::move(tensors), key.formats));
+  if (key.formats.empty()) return engine_.Stage(std::move(tensors));
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions options, OptionsOfPlan(key.formats));
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan, MakeQuantisationPlan(config(), options));
+  return engine_.StageAs(tensors, plan);
+}
+
+absl::StatusOr<const rollout::StagedWeights*> RecordReplay::Staged(const Key& key) {
+  const auto known = staged_.find(key);
+  if (known != staged_.end()) return known->second.get();
+  TANDEM_ASSIGN_OR_RETURN(auto staged, Stage(key));
   // Claimed weights are kept. One pass needs a hypothesis's weights for every version at once, so
   // as many of them are kept.
   const auto is_hypothesis = [](const auto& kept) { return !kept.first.claimed(); };

@@ -76,8 +76,7 @@ class RecordReplay {
   };
 
   absl::StatusOr<const rollout::StagedWeights*> Staged(const Key& key);
-  absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> Stage(std::vector<HostTensor> tensors,
-                                                                const std::string& formats);
+  absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> Stage(const Key& key);
   absl::StatusOr<const std::vector<HostTensor>*> Tensors(int64_t version);
   absl::StatusOr<std::vector<HostTensor>> Mix(int64_t version, const OtherWeights& other);
   absl::StatusOr<EngineScores> ScoreKept(const RecordHypothesis& hypothesis,

@@ -11,9 +11,11 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/lora/adapted_model.h"
+#include "common/lora/lora_shape.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/nearest_cast.h"
 #include "common/weights/digest.h"
+#include "rollout_server/engine/forward/adapter_weights.h"
 
 namespace tandem::drift {
 namespace {
@@ -22,6 +24,22 @@ namespace fs = std::filesystem;
 
 // A tensor of a model has a float dtype, which can always be cast to fp32.
 HostTensor Widen(const HostTensor& tensor) { return CastNearest(tensor, DType::kF32).value(); }
+
+// OK if servers ran weights with these digests.
+absl::Status CompareDigests(const offpolicy::CapturedWeights& known, const DigestMap& digests) {
+  std::vector<std::string> differ;
+  for (const auto& [name, digest] : digests) {
+    const auto claimed = known.served.find(name);
+    if (claimed == known.served.end() || claimed->second != digest) differ.push_back(name);
+  }
+  if (differ.empty()) return absl::OkStatus();
+  const size_t shown = std::min<size_t>(differ.size(), 3);
+  return FailedPrecondition(
+      "servers ran other weights as version ", known.version,
+      " than the trainer's: ", differ.size(), " of ", digests.size(), " tensors differ (",
+      absl::StrJoin(differ.begin(), differ.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      differ.size() > shown ? ", ..." : "", ")");
+}
 
 }  // namespace
 
@@ -88,6 +106,34 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version, 
   return Cast(version, dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest);
 }
 
+absl::StatusOr<rollout::AdapterFactors> CaptureWeights::Adapter(int64_t version) const {
+  const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
+  if (known == nullptr || known->adapter.empty()) {
+    return NotFound(path_, " does not carry the adapter of version ", version,
+                    ", which its servers applied beside their weights: capture it with "
+                    "trainer.capture.weights");
+  }
+  const std::string file = absl::StrCat(path_, "/", known->adapter);
+  TANDEM_ASSIGN_OR_RETURN(SafetensorsFile read, ReadSafetensors(file));
+  rollout::AdapterFactors factors = {
+      .modules = {}, .tensors = {}, .rank = known->adapter_rank, .scaling = known->adapter_scaling};
+  const std::vector<TensorSpec> model = ModelTensors(config_, DType::kF32);
+  for (const TensorSpec& weight : model) {  // in the order of LoraTensors
+    const LoraModule module = {weight.name, weight.shape.front(), weight.shape.back()};
+    for (const std::string& name : {module.a_name(), module.b_name()}) {
+      const auto found = std::ranges::find_if(
+          read.tensors, [&](const HostTensor& tensor) { return tensor.spec.name == name; });
+      if (found != read.tensors.end()) factors.tensors.push_back(*found);
+    }
+  }
+  std::vector<TensorSpec> specs;
+  for (const HostTensor& tensor : factors.tensors) specs.push_back(tensor.spec);
+  absl::StatusOr<std::vector<LoraModule>> modules = ModulesOf(specs, factors.rank, model);
+  if (!modules.ok()) return DataLoss(file, ": ", modules.status().message());
+  factors.modules = *std::move(modules);
+  return factors;
+}
+
 absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Bf16TrainerValues(int64_t version) const {
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, Masters(version));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> cast,
@@ -107,21 +153,25 @@ absl::Status CaptureWeights::CheckServed(int64_t version, DType dtype) const {
     return FailedPrecondition("nothing proves which weights servers ran as version ", version);
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> served, Served(version, dtype));
-  const DigestMap digests = DigestTensors(served);
-  std::vector<std::string> differ;
-  for (const auto& [name, digest] : digests) {
-    const auto claimed = known->served.find(name);
-    if (claimed == known->served.end() || claimed->second != digest) differ.push_back(name);
-  }
-  if (differ.empty()) return absl::OkStatus();
-  const size_t shown = std::min<size_t>(differ.size(), 3);
-  return FailedPrecondition(
-      "servers ran other weights as version ", version, " than the trainer's: ", differ.size(),
-      " of ", digests.size(), " tensors differ (",
-      absl::StrJoin(differ.begin(), differ.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
-      differ.size() > shown ? ", ..." : "", ")");
+  return CompareDigests(*known, DigestTensors(served));
 }
 
+absl::Status CaptureWeights::CheckUnmerged(int64_t version,
+                                           const std::vector<HostTensor>& base) const {
+  const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
+  if (known == nullptr || known->served.empty()) {
+    return FailedPrecondition("nothing proves which weights servers ran as version ", version);
+  }
+  DigestMap digests = DigestTensors(base);
+  if (digests == known->served) return absl::OkStatus();  // no adapter was pushed yet
+  TANDEM_ASSIGN_OR_RETURN(const auto adapter, Adapter(version));
+  for (size_t m = 0; m < adapter.modules.size(); ++m) {
+    std::string& digest = digests[adapter.modules[m].weight];
+    digest = rollout::UnmergedDigest(digest, adapter.tensors[2 * m].bytes,
+                                     adapter.tensors[2 * m + 1].bytes);
+  }
+  return CompareDigests(*known, digests);
+}
 std::vector<float> FloatsOf(const HostTensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.spec.num_elements()));
   std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());

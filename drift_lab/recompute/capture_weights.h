@@ -13,6 +13,7 @@
 #include "common/capture/capture.h"
 #include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
+#include "rollout_server/engine/forward/adapter_weights.h"
 #include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::drift {
@@ -38,6 +39,10 @@ class CaptureWeights {
   // capture names.
   absl::StatusOr<std::vector<HostTensor>> Served(int64_t version, DType dtype) const;
 
+  // The adapter of `version`, for servers that apply it beside the weights of the model directory.
+  //   NOT_FOUND  the capture does not carry it;  DATA_LOSS  the file is no adapter of the model
+  absl::StatusOr<rollout::AdapterFactors> Adapter(int64_t version) const;
+
   // The values that a bf16 trainer computes with on a CPU (trainer/policy/policy.h), as fp32
   // tensors: the matrices of the decoder's linear layers are rounded to the nearest bf16; the head,
   // the embedding, norms and biases are the fp32 masters.
@@ -48,6 +53,9 @@ class CaptureWeights {
   //   FAILED_PRECONDITION  it has others (the message names the version and the tensors), or the
   //                        capture has no digests of that version
   absl::Status CheckServed(int64_t version, DType dtype) const;
+  // The same of servers that apply an adapter beside `base`, the weights of the model directory in
+  // their dtype.
+  absl::Status CheckUnmerged(int64_t version, const std::vector<HostTensor>& base) const;
 
  private:
   absl::StatusOr<std::vector<HostTensor>> Cast(int64_t version, trainer::Rounding rounding) const;

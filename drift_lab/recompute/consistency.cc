@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/lora/adapted_model.h"
+#include "common/tensor/nearest_cast.h"
 #include "common/weights/digest.h"
 
 namespace tandem::drift {
@@ -113,7 +115,7 @@ void CheckRecord(const Capture& capture, std::vector<ConsistencyFinding>& findin
 
 // Whether config.json is that of the capture, and servers ran the published weights.
 absl::Status CheckModelAndWeights(const Capture& capture, const std::string& model,
-                                  const CaptureWeights& weights,
+                                  const ModelConfig& model_config, const CaptureWeights& weights,
                                   std::vector<ConsistencyFinding>& findings) {
   TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(model + "/config.json"));
   const std::string digest = Digest128(std::as_bytes(std::span(config)));
@@ -128,8 +130,18 @@ absl::Status CheckModelAndWeights(const Capture& capture, const std::string& mod
   const bool bf16 =
       !capture.manifest.servers.empty() && capture.manifest.servers[0].dtype == "bf16";
   const std::set<int64_t> versions(capture.weight_version.begin(), capture.weight_version.end());
+  const DType dtype = bf16 ? DType::kBF16 : DType::kF32;
+  std::vector<HostTensor> base;  // what adapters stand beside
+  if (!capture.manifest.servers.empty() && capture.manifest.servers[0].lora == "unmerged") {
+    TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadAdaptedTensors(model, dtype));
+    TANDEM_ASSIGN_OR_RETURN(base, MatchModelTensors(model_config, std::move(read)));
+    for (HostTensor& tensor : base) {
+      TANDEM_ASSIGN_OR_RETURN(tensor, CastNearest(tensor, dtype));
+    }
+  }
   for (const int64_t version : versions) {
-    const absl::Status served = weights.CheckServed(version, bf16 ? DType::kBF16 : DType::kF32);
+    const absl::Status served =
+        base.empty() ? weights.CheckServed(version, dtype) : weights.CheckUnmerged(version, base);
     if (served.ok()) continue;
     if (served.code() != absl::StatusCode::kFailedPrecondition) return served;
     const offpolicy::CapturedWeights* const known = capture.WeightsOf(version);
@@ -176,7 +188,7 @@ absl::StatusOr<std::vector<ConsistencyFinding>> CheckConsistency(const Capture& 
                                                                  const std::string& model,
                                                                  const CaptureWeights& weights) {
   std::vector<ConsistencyFinding> findings = CheckCaptureConsistency(capture, config);
-  TANDEM_RETURN_IF_ERROR(CheckModelAndWeights(capture, model, weights, findings));
+  TANDEM_RETURN_IF_ERROR(CheckModelAndWeights(capture, model, config, weights, findings));
   return findings;
 }
 

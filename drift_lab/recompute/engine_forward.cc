@@ -49,16 +49,17 @@ void EngineScores::LeaveOutGiven(const Capture& capture, int64_t completion) {
 }
 
 absl::StatusOr<std::unique_ptr<EngineForward>> EngineForward::Create(
-    const std::string& model_directory, ComputeDType dtype, int64_t longest, int64_t num_threads,
-    const QuantisationOptions& quantised) {
-  rollout::EngineOptions options;
-  options.dtype = dtype;
-  options.num_threads = num_threads;
-  options.quantised = quantised;
-  options.kv_capacity_tokens = static_cast<int64_t>(kCompletionsTogether) * (longest + kBlockSlack);
-  TANDEM_ASSIGN_OR_RETURN(auto engine, rollout::Engine::Create(model_directory, options));
+    const std::string& model_directory, const EngineForwardOptions& options) {
+  rollout::EngineOptions engine_options;
+  engine_options.dtype = options.dtype;
+  engine_options.num_threads = options.num_threads;
+  engine_options.quantised = options.quantised;
+  if (options.unmerged) engine_options.lora = rollout::LoraPlace::kUnmerged;
+  engine_options.kv_capacity_tokens =
+      static_cast<int64_t>(kCompletionsTogether) * (options.longest + kBlockSlack);
+  TANDEM_ASSIGN_OR_RETURN(auto engine, rollout::Engine::Create(model_directory, engine_options));
   engine->DropInitialTensors();
-  return std::unique_ptr<EngineForward>(new EngineForward(std::move(engine), quantised.kv));
+  return std::unique_ptr<EngineForward>(new EngineForward(std::move(engine), options.quantised.kv));
 }
 
 absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> EngineForward::StageAs(

@@ -18,6 +18,7 @@
 #include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/forward/adapter_weights.h"
 #include "rollout_server/engine/sampling/score_options.h"
 
 namespace tandem::drift {
@@ -43,14 +44,19 @@ struct EngineInputs {
   std::function<std::vector<rollout::ScoreSegment>(int64_t)> segments;
 };
 
+struct EngineForwardOptions {
+  ComputeDType dtype = ComputeDType::kFp32;
+  int64_t longest = 0;      // tokens of the longest sequence to score
+  int64_t num_threads = 0;  // 0: the cores of the machine
+  QuantisationOptions quantised = {};
+  bool unmerged = false;  // applies adapters beside the weights of the model directory
+};
+
 class EngineForward {
  public:
-  // `longest` is the number of tokens of the longest sequence to score. `num_threads` 0 means the
-  // cores of the machine.
   //   any error of Engine::Create
-  static absl::StatusOr<std::unique_ptr<EngineForward>> Create(
-      const std::string& model_directory, ComputeDType dtype, int64_t longest,
-      int64_t num_threads = 0, const QuantisationOptions& quantised = {});
+  static absl::StatusOr<std::unique_ptr<EngineForward>> Create(const std::string& model_directory,
+                                                               const EngineForwardOptions& options);
 
   // From now on, scores under `tensors` (in ModelTensors order and the engine's dtype).
   absl::Status Install(std::vector<HostTensor> tensors);
@@ -64,6 +70,13 @@ class EngineForward {
   // The same in other number formats (Engine::StageAs), with the KV of this engine.
   absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> StageAs(
       const std::vector<HostTensor>& tensors, QuantisationPlan plan) const;
+
+  // `adapter` beside the weights of the model directory; needs EngineForwardOptions::unmerged.
+  absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> StageAdapter(
+      const rollout::AdapterFactors& adapter) const {
+    return engine_->StageAdapter(adapter);
+  }
+  bool unmerged() const { return engine_->unmerged(); }
 
   // Scores the completions `wanted` [S] (empty: all), with exactly the transforms of `options`.
   // `progress` is called after every few completions, with the number of tokens scored so far.

@@ -223,13 +223,26 @@ std::vector<Experiment> Numerics(const Attribution& a) {
        .compared = "linear layers, head and KV rounded as in the engine, or as in the trainer",
        .cause = "precision: the engine rounds what the trainer does not",
        .to_do = healthy}));
-  e.push_back(PartsExperiment(
-      a, {Part::kQuantisation},
-      {.name = "formats",
-       .compared = "the engine with the number formats that the server names, against its dtype",
-       .cause = "number formats: weights or KV are quantised on the server and not in the trainer",
-       .to_do = "expected: correct for it (docs/corrections.md), leave the dearest matrices wide "
-                "(tandem drift sensitivity), or imitate it (trainer.fake_quantise)"}));
+  if (ShareOf(a, Part::kQuantisation) != nullptr) {
+    e.push_back(PartsExperiment(
+        a, {Part::kQuantisation},
+        {.name = "formats",
+         .compared = "the engine with the number formats that the server names, against its dtype",
+         .cause =
+             "number formats: weights or KV are quantised on the server and not in the trainer",
+         .to_do = "expected: correct for it (docs/corrections.md), leave the dearest matrices wide "
+                  "(tandem drift sensitivity), or imitate it (trainer.fake_quantise)"}));
+  }
+  if (ShareOf(a, Part::kUnmerged) != nullptr) {
+    e.push_back(PartsExperiment(
+        a, {Part::kUnmerged},
+        {.name = "adapters",
+         .compared = "adapters beside the server's weights, against merged into them",
+         .cause = "adapters: merged into weights of its dtype they are rounded, beside them they "
+                  "are not",
+         .to_do = "expected and small; server.engine.lora: merged serves what a merged checkpoint "
+                  "does"}));
+  }
   e.push_back(PartsExperiment(
       a, {Part::kPath, Part::kCarriedKv},
       {.name = "path",

@@ -54,25 +54,6 @@ absl::StatusOr<std::unique_ptr<TokenRunner>> MakeRunner(const ModelConfig& confi
   }
 }
 
-absl::Status CheckAdapters(const EngineOptions& options) {
-  const bool unmerged = options.lora == LoraPlace::kUnmerged;
-  if (!unmerged && options.lora_modules.empty()) return absl::OkStatus();
-  const char* const what = unmerged ? "engine.lora unmerged" : "engine.lora_modules";
-  if (options.device == Device::kCuda) {
-    return Unimplemented(what, " with device cuda: use engine.lora merged, or device cpu");
-  }
-  if (unmerged && options.numerics == Numerics::kExact) {
-    return InvalidArgument(
-        "engine.lora unmerged with numerics exact: the trainer's exact forward has adapters "
-        "merged; "
-        "use engine.lora merged");
-  }
-  if (options.faults.weights()) {
-    return InvalidArgument(what, " with drift.inject faults of weights: use engine.lora merged");
-  }
-  return absl::OkStatus();
-}
-
 // The tokens of the turn under way; of a completion of one turn, all.
 std::span<const int32_t> IdsOfTurn(const Sequence& sequence) {
   return std::span(sequence.completion.token_ids).subspan(sequence.turn_begin);

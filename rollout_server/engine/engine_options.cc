@@ -2,6 +2,7 @@
 #include <string_view>
 #include <thread>
 
+#include "common/base/status_macros.h"
 #include "common/model/numerics.h"
 #include "common/options/options.h"
 #include "rollout_server/engine/engine_options.h"
@@ -20,6 +21,25 @@ std::string_view LoraPlaceName(LoraPlace place) {
 int EngineOptions::compute_threads() const {
   if (num_threads > 0) return static_cast<int>(num_threads);
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+absl::Status CheckAdapters(const EngineOptions& options) {
+  const bool unmerged = options.lora == LoraPlace::kUnmerged;
+  if (!unmerged && options.lora_modules.empty()) return absl::OkStatus();
+  const char* const what = unmerged ? "engine.lora unmerged" : "engine.lora_modules";
+  if (options.device == Device::kCuda) {
+    return Unimplemented(what, " with device cuda: use engine.lora merged, or device cpu");
+  }
+  if (unmerged && options.numerics == Numerics::kExact) {
+    return InvalidArgument(
+        "engine.lora unmerged with numerics exact: the trainer's exact forward has adapters "
+        "merged; "
+        "use engine.lora merged");
+  }
+  if (options.faults.weights()) {
+    return InvalidArgument(what, " with drift.inject faults of weights: use engine.lora merged");
+  }
+  return absl::OkStatus();
 }
 
 void BindOptions(OptionBinder& binder, EngineOptions& options) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/model/forward_kernels.h"
 #include "common/model/numerics.h"
 #include "common/model/quantisation_plan.h"
@@ -59,5 +60,10 @@ struct EngineOptions {
   int compute_threads() const;  // num_threads, or the cores
 };
 void BindOptions(OptionBinder& binder, EngineOptions& options);
+
+// Whether adapters can be applied beside the weights under the other options.
+//   UNIMPLEMENTED     on a CUDA device
+//   INVALID_ARGUMENT  lora unmerged with numerics exact; faults of weights
+absl::Status CheckAdapters(const EngineOptions& options);
 
 }  // namespace tandem::rollout

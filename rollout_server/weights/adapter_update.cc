@@ -110,9 +110,7 @@ UnmergedAdapter AdapterUpdate::Unmerged(const std::vector<StagedTensor>& arrived
                                  .squared_loss = 0,
                                  .changed = change > 0 ? elements : 0}});
     std::string& digest = unmerged.digests[modules_[m].weight];
-    digest = CombinedDigest({{"w", digest},
-                             {"a", Digest128(arrived[2 * m].bytes())},
-                             {"b", Digest128(arrived[2 * m + 1].bytes())}});
+    digest = UnmergedDigest(digest, arrived[2 * m].bytes(), arrived[2 * m + 1].bytes());
   }
   return unmerged;
 }

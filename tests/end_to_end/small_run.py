@@ -93,9 +93,15 @@ def capture_of(folder, model, *arguments, engine=None, inject=None, steps=2, tim
     if inject:
         config["drift"] = {"inject": inject}
     path.write_text(json.dumps(config))
+    return capture_of_config(path, *arguments, timeout=timeout)
+
+
+def capture_of_config(path, *arguments, timeout=240):
+    """Runs a file of write_config that captures its last step, and returns that capture."""
     code, output = run(path, *arguments, timeout=timeout)
     assert code == 0, output
-    return folder / "runs" / "small" / "captures" / f"step_{steps}"
+    captures = path.parent / "runs" / "small" / "captures"
+    return max(captures.glob("step_*"), key=lambda step: int(step.name.removeprefix("step_")))
 
 
 def drift(command, capture, *arguments, timeout=300):

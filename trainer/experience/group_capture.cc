@@ -135,9 +135,14 @@ Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const PerToken& pr
 
 offpolicy::CapturedServer DescribeServer(const std::string& address,
                                          const rollout::v1::GetInfoResponse& info) {
-  return {address,         info.server_version(),  info.dtype(),
-          info.numerics(), info.instruction_set(), info.in_flight(),
-          info.weights().empty() ? "dtype" : info.weights()};
+  return {address,
+          info.server_version(),
+          info.dtype(),
+          info.numerics(),
+          info.instruction_set(),
+          info.in_flight(),
+          info.weights().empty() ? "dtype" : info.weights(),
+          info.lora().empty() ? "merged" : info.lora()};
 }
 
 }  // namespace tandem::trainer

@@ -24,6 +24,11 @@ absl::Status CheckServerNumerics(const rollout::v1::GetInfoResponse& info,
   // A server of a version before weights had formats says nothing.
   const std::string weights = info.weights().empty() ? "dtype" : info.weights();
   const bool fakes = trainer.weights != "dtype";
+  if (fakes && trainer.adapters && info.lora() == "unmerged") {
+    return InvalidArgument(
+        "it quantises the weights that adapters stand beside, and trainer.fake_quantise imitates "
+        "merged ones: set server.engine.lora to merged");
+  }
   if ((fakes || trainer.numerics == Numerics::kExact) && weights != trainer.weights) {
     return InvalidArgument("its weights are '", weights, "', those of the trainer's forward '",
                            trainer.weights,

@@ -23,11 +23,13 @@ struct SideNumerics {
   ComputeDType dtype = ComputeDType::kFp32;
   std::string kernels;            // KernelsOf, device_choice.h
   std::string weights = "dtype";  // PlanText of their number formats
+  bool adapters = false;          // trains adapters (LoRA)
 };
 
 // With numerics `exact` a server must keep the promise too, in the trainer's dtype, with the
 // trainer's kernels and with weights of the same formats. The other modes take any server, except
-// that a trainer which fakes a server's quantisation must have the same formats.
+// that a trainer which fakes a server's quantisation must have the same formats, and with adapters a
+// server that merges them.
 //   INVALID_ARGUMENT  names what differs and what to set
 absl::Status CheckServerNumerics(const rollout::v1::GetInfoResponse& info,
                                  const SideNumerics& trainer);

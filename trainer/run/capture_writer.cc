@@ -16,6 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kAdapterPrefix[] = "adapter_";
+
 std::string WeightsName(int64_t version) { return absl::StrCat("v_", version, ".safetensors"); }
 
 // The captures of `directory` by step.
@@ -87,6 +89,18 @@ absl::Status CaptureWriter::WriteMasters(const std::vector<TensorSource>& master
   return absl::OkStatus();
 }
 
+absl::Status CaptureWriter::WriteAdapter(const KeptMasters& kept,
+                                         offpolicy::CapturedWeights& weights) const {
+  if (kept.adapter.empty()) return absl::OkStatus();
+  const std::string name = absl::StrCat(kAdapterPrefix, WeightsName(weights.version));
+  weights.adapter = "../weights/" + name;
+  weights.adapter_rank = kept.adapter_rank;
+  weights.adapter_scaling = kept.adapter_scaling;
+  const std::string path = absl::StrCat(directory_, "/weights/", name);
+  if (fs::exists(path)) return absl::OkStatus();
+  return WriteSafetensors(path, PresentAll(kept.adapter));
+}
+
 absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
                                   const std::vector<experience::v1::ScoredGroup>& groups,
                                   const PerToken& proximal, const PerToken& advantages,
@@ -107,6 +121,7 @@ absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
       weights.rounding = known->rounding;
       if (options_.weights && known->masters.has_value()) {
         TANDEM_RETURN_IF_ERROR(WriteMasters(known->masters->tensors, weights));
+        TANDEM_RETURN_IF_ERROR(WriteAdapter(*known->masters, weights));
       }
     }
     manifest.weights.push_back(std::move(weights));
@@ -130,7 +145,8 @@ void CaptureWriter::RemoveStale() const {
   const int64_t oldest = captures.empty() ? 0 : captures.begin()->first - 1 - Reach();
   for (const auto& entry : fs::directory_iterator(directory_ + "/weights", error)) {
     int64_t version = 0;
-    const std::string name = entry.path().stem().string();
+    std::string name = entry.path().stem().string();
+    if (name.starts_with(kAdapterPrefix)) name = name.substr(std::size(kAdapterPrefix) - 1);
     if (name.starts_with("v_") && absl::SimpleAtoi(name.substr(2), &version) && version < oldest) {
       fs::remove(entry.path(), error);
     }

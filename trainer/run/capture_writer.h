@@ -58,6 +58,7 @@ class CaptureWriter {
  private:
   absl::Status WriteMasters(const std::vector<TensorSource>& masters,
                             offpolicy::CapturedWeights& weights) const;
+  absl::Status WriteAdapter(const KeptMasters& kept, offpolicy::CapturedWeights& weights) const;
   void RemoveStale() const;
 
   const std::string directory_;

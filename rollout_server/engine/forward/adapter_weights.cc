@@ -13,6 +13,7 @@
 #include "common/matrix/packed_matrix.h"
 #include "common/model/forward_kernels.h"
 #include "common/tensor/nearest_cast.h"
+#include "common/weights/digest.h"
 
 namespace tandem::rollout {
 namespace {
@@ -144,6 +145,11 @@ absl::StatusOr<std::shared_ptr<const AdapterWeights>> PackAdapter(const ModelCon
     packed->largest_rank = std::max(packed->largest_rank, matrix.rank);
   }
   return packed;
+}
+
+std::string UnmergedDigest(const std::string& weight, std::span<const std::byte> a,
+                           std::span<const std::byte> b) {
+  return CombinedDigest({{"a", Digest128(a)}, {"b", Digest128(b)}, {"w", weight}});
 }
 
 double SquaredChange(const AdapterFactors& adapter, size_t m) {

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -63,6 +66,11 @@ absl::StatusOr<std::shared_ptr<const AdapterWeights>> PackAdapter(const ModelCon
 
 // ||s B A||^2: the sum of squares of what the adapter adds to the weight of module `m`.
 double SquaredChange(const AdapterFactors& adapter, size_t m);
+
+// What proves a weight with an adapter beside it: the digests of W, A and B together, from the first
+// and the bytes of the others.
+std::string UnmergedDigest(const std::string& weight, std::span<const std::byte> a,
+                           std::span<const std::byte> b);
 
 // Weights with an adapter beside them. Its served_digests are the base's.
 struct AdaptedWeights : StagedWeights {

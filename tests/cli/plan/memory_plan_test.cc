@@ -43,6 +43,30 @@ int64_t Bytes(const ProcessMemory& memory, const std::string& part) {
   return found == memory.parts.end() ? 0 : found->bytes;
 }
 
+TEST(MemoryPlanTest, AdaptersTakeThePlaceOfGradientsAndMomentsOfAllWeightsAndOfTheReference) {
+  TrainerShape shape = Shape();
+  shape.has_reference = true;
+  shape.push_dtype = DType::kBF16;
+  shape.lora.rank = 2;
+  shape.lora.targets = {"q_proj", "down_proj"};
+  constexpr int64_t kAdapters = 2 * (8 + 8) + 2 * (16 + 8);
+  const ProcessMemory memory = TrainerMemory(shape);
+  EXPECT_EQ(Bytes(memory, "policy masters"), 4 * kAll);
+  EXPECT_EQ(Bytes(memory, "policy gradients"), 0);
+  EXPECT_EQ(Bytes(memory, "policy moments"), 0);
+  EXPECT_EQ(Bytes(memory, "reference masters"), 0);
+  EXPECT_EQ(Bytes(memory, "adapters, masters and gradients"), 8 * kAdapters);
+  EXPECT_EQ(Bytes(memory, "adapters, moments"), 8 * kAdapters);
+  EXPECT_EQ(Bytes(memory, "push: adapters of two versions"), 8 * kAdapters);
+  EXPECT_EQ(Bytes(memory, "push: masters of the last version"), 0);
+  shape.ranks = 2;
+  shape.shard_parameters = true;
+  EXPECT_EQ(Bytes(TrainerMemory(shape), "policy masters"), 4 * kAll) << "the base stays whole";
+  EXPECT_EQ(Bytes(TrainerMemory(shape), "adapters, moments"), 4 * kAdapters);
+  shape.lora.push = LoraPush::kMerged;
+  EXPECT_GT(Bytes(TrainerMemory(shape), "push: masters of the last version"), 0);
+}
+
 TEST(MemoryPlanTest, SupervisedTrainingHoldsFourCopiesAndTheFile) {
   const ProcessMemory memory = TrainerMemory(Shape());
   EXPECT_EQ(Bytes(memory, "model file, mapped"), 4 * kAll);

@@ -22,9 +22,10 @@ from weight_pusher import tensor_bytes
 _, _, weights_pb, weights_grpc = load_stubs()
 WORKER = pathlib.Path(os.environ["TANDEM_TESTS"]) / "push_worker"
 WAYS = [("stream", "dense"), ("stream", "delta"), ("collective", "dense"), ("collective", "delta"),
-        ("stream", "adapter"), ("collective", "adapter")]  # adapters of servers that quantise what they make
+        ("stream", "adapter"), ("collective", "adapter"),  # adapters of servers that quantise what they make
+        ("stream", "beside")]                              # of servers that apply them beside quantised weights
 STREAM, GROUP = WAYS[1], WAYS[3]
-ADAPTER = WAYS[4]
+ADAPTER, BESIDE = WAYS[4], WAYS[6]
 DEADLINE = 15  # seconds allowed for an operation
 SECRET = "the secret of run 'run', in every process that goes on with it"
 BOUND = 180    # seconds within which a push that lost a process has ended
@@ -47,7 +48,7 @@ class Worker:
 
     def __init__(self, model, way, servers, env=None):
         self.process = subprocess.Popen(
-            [str(WORKER), str(model), *way, str(DEADLINE), SECRET,
+            [str(WORKER), str(model), way[0], way[1].replace("beside", "adapter"), str(DEADLINE), SECRET,
              *[server.address for server in servers]],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             env={**os.environ, **(env or {})})
@@ -86,7 +87,8 @@ class Worker:
 
 
 def serve(model, way, port=0, env=None):
-    flags = ["--set", "server.engine.weights=int8", "--set", "server.engine.kv=int8"] if way[1] == "adapter" else []
+    flags = ["--set", "server.engine.weights=int8", "--set", "server.engine.kv=int8"] if way[1] in ("adapter", "beside") else []
+    flags += ["--set", "server.engine.lora=unmerged"] if way[1] == "beside" else []
     return Server(model, "--dtype", "bf16", *flags, port=port, env=env)
 
 
@@ -221,14 +223,14 @@ def small_model(tmp_path_factory):
 
 def fail_at(point, model, way, num_servers=1):
     names = tensor_bytes(model)
-    sent = 2 * sum("_proj." in name for name in names) if way[1] == "adapter" else len(names)
+    sent = 2 * sum("_proj." in name for name in names) if way[1] in ("adapter", "beside") else len(names)
     chunks = num_servers * sent
     return {"TANDEM_FAIL_POINT": point.replace("middle", str(chunks + chunks // 2))}
 
 
 @pytest.mark.parametrize("point", ["receiver: begun:2", "receiver: chunk:middle", "receiver: verified:2", "receiver: packed:2",
                                    "receiver: installed:2", "receiver: committed:2"])
-@pytest.mark.parametrize("way", [STREAM, GROUP, ADAPTER], ids="_".join)
+@pytest.mark.parametrize("way", [STREAM, GROUP, ADAPTER, BESIDE], ids="_".join)
 def test_a_server_killed_at_each_step_of_a_push_comes_back_and_the_next_push_arrives(small_model, way, point):
     with contextlib.ExitStack() as stack:
         victim = stack.enter_context(serve(small_model, way, env=fail_at(point, small_model, way)))

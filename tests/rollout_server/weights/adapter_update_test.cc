@@ -124,6 +124,30 @@ TEST_F(AdapterUpdateTest, IsMergedIntoTheBaseEachTimeAnewAndSaysWhatItDid) {
   EXPECT_EQ(num_loads_, 1);
 }
 
+TEST_F(AdapterUpdateTest, OfAServerThatDoesNotMergeStandsBesideTheWeightsAndSaysWhatItAdds) {
+  sink_.is_unmerged = true;
+  ASSERT_THAT(Send(1, Header()), IsOk());
+  const auto report = receiver_.Commit({1}, digests_);
+  ASSERT_THAT(report, IsOk());
+  EXPECT_TRUE(sink_.staged.empty());
+  EXPECT_EQ(num_loads_, 0) << "the engine has the base";
+  ASSERT_EQ(sink_.beside.modules.size(), 1u);
+  EXPECT_EQ(sink_.beside.modules[0].weight, kUp);
+  EXPECT_EQ(sink_.beside.scaling, 0.5f);
+  ASSERT_EQ(report->live.effects.size(), 1u);
+  const LoraEffect& effect = report->live.effects[0].effect;
+  EXPECT_DOUBLE_EQ(effect.squared_change, 0.25 + 1 + 1 + 4);
+  EXPECT_DOUBLE_EQ(effect.arrived, 6.25);
+  EXPECT_EQ(effect.squared_loss, 0);
+  DigestMap want = DigestTensors(base_);
+  want[kUp] =
+      CombinedDigest({{"a", Digest128(a_.bytes)}, {"b", Digest128(b_.bytes)}, {"w", want[kUp]}});
+  EXPECT_EQ(report->live.merged, want);
+  AdapterHeader of_another = Header();
+  of_another.base_digest = "0123";
+  EXPECT_THAT(Send(2, of_another), FailsWith(kBadValue, "start it with the model"));
+}
+
 TEST_F(AdapterUpdateTest, AWholePushAfterwardsServesWhatItBrings) {
   ASSERT_THAT(Send(1, Header()), IsOk());
   ASSERT_THAT(receiver_.Commit({1}, digests_), IsOk());

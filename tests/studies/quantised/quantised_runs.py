@@ -127,6 +127,8 @@ def effect(row, rows, withheld):
     error over groups. The reference is `exact`, or the token-wise product without a ceiling where replay withholds that."""
     name = "exact_token" if withheld else "exact"
     reference, cosine = rows[name], row[f"cosine_to_{name}"]["value"]
+    if cosine is None:  # the method keeps tokens of too few groups
+        return None
     ratio = row["gradient_norm"] / reference["gradient_norm"]
     bias = max(0.0, ratio * ratio + 1 - 2 * ratio * cosine) ** 0.5
     if row["variance_over_groups"] is None:  # too few groups have a token left
@@ -138,7 +140,7 @@ def effect(row, rows, withheld):
 
 def best_of(replayed):
     """The correction whose gradient has the least root mean square error on the captured step."""
-    known = {title: effect["error"] for title, effect in replayed["methods"].items() if effect["error"] is not None}
+    known = {title: effect["error"] for title, effect in replayed["methods"].items() if effect and effect["error"] is not None}
     return min(known, key=known.get)
 
 
