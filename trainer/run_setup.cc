@@ -21,7 +21,7 @@
 #include "common/base/version.h"
 #include "common/files/file_system.h"
 #include "common/hub/hub_cache.h"
-#include "common/model/plan_text.h"
+#include "common/model/formats/plan_text.h"
 #include "common/weights/digest.h"
 #include "trainer/environments/environment_check.h"
 #include "trainer/experience/group_capture.h"

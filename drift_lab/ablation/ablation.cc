@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/formats/plan_text.h"
 #include "common/model/numerics.h"
-#include "common/model/plan_text.h"
 #include "common/model/quantisation_plan.h"
 #include "common/tensor/instruction_set.h"
 #include "drift_lab/hypotheses/record_replay.h"

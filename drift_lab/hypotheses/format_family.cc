@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/model/plan_text.h"
+#include "common/model/formats/plan_text.h"
 #include "common/model/quantisation_plan.h"
 #include "common/statistics/sample_statistics.h"
 #include "drift_lab/hypotheses/hypothesis_families.h"

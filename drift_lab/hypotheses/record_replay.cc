@@ -5,7 +5,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/lora/adapted_model.h"
-#include "common/model/plan_text.h"
+#include "common/model/formats/plan_text.h"
 #include "common/model/quantisation_plan.h"
 #include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/engine.h"

@@ -12,7 +12,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/model/plan_text.h"
+#include "common/model/formats/plan_text.h"
 #include "common/model/quantisation_plan.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/experience/packed_rows.h"

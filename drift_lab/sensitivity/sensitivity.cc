@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/model/plan_text.h"
+#include "common/model/formats/plan_text.h"
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/forward/model_weights.h"
 

@@ -6,8 +6,8 @@
 
 #include "common/base/status_macros.h"
 #include "common/lora/adapted_model.h"
+#include "common/model/formats/plan_text.h"
 #include "common/model/model_config.h"
-#include "common/model/plan_text.h"
 #include "common/model/quantisation_plan.h"
 #include "common/tensor/nearest_cast.h"
 #include "common/weights/digest.h"

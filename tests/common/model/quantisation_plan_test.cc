@@ -1,5 +1,5 @@
-#include "common/model/plan_text.h"
 #include "common/model/quantisation_plan.h"
+#include "common/model/formats/plan_text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "common/model/plan_text.h"
+#include "common/model/formats/plan_text.h"
 
 #include <algorithm>
 #include <string_view>
