@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 namespace tandem::drift {
@@ -12,7 +13,7 @@ constexpr char kUndelivered[] = "model.layers.1.mlp.down_proj.weight";
 
 // The natural sizes 0.05, 8 bits, ... are in each parameter's text too, which the published page
 // shows.
-std::vector<Injector> MakeInjectors() {
+std::vector<Injector> WithStrengths() {
   using enum ParameterKind;
   using enum Scale;
   return {
@@ -69,6 +70,13 @@ std::vector<Injector> MakeInjectors() {
        [](double x, Fault& f) { f.engine.rotary_bits = static_cast<int>(x); }},
       {"kv_quantisation", "`kv_quant_bits`, natural 8", Part::kKvQuantisation, kIdentified, kBits,
        8, [](double x, Fault& f) { f.engine.kv_quant_bits = static_cast<int>(x); }},
+  };
+}
+
+std::vector<Injector> WithoutStrength() {
+  using enum ParameterKind;
+  using enum Scale;
+  return {
       {"undelivered_tensor",
        "`undelivered_tensor`",
        Part::kTensor,
@@ -94,6 +102,13 @@ std::vector<Injector> MakeInjectors() {
        [](double, Fault& f) { f.engine.wrong_bos = 0; },
        {1}},
   };
+}
+
+std::vector<Injector> MakeInjectors() {
+  std::vector<Injector> injectors = WithStrengths();
+  std::vector<Injector> switches = WithoutStrength();
+  std::ranges::move(switches, std::back_inserter(injectors));
+  return injectors;
 }
 
 }  // namespace
