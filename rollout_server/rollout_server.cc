@@ -100,8 +100,9 @@ struct RolloutServer::Impl {
                 [this](std::vector<GroupKey> keys) { engine.PutLast(std::move(keys)); }},
                {options.max_queued_groups, options.remembered_groups, options.memory_bytes},
                seconds, [this](const GroupReport& report) { OnGroup(report); }),
-        weights(&engine, model.tensors, {{}, 0, model.digests, {}, model.served_digests},
-                [this] { return ReadServedWeights(model); }),
+        weights(
+            &engine, model.tensors, {{}, 0, model.digests, {}, model.served_digests},
+            [this] { return ReadServedWeights(model); }, model.stored),
         parts{&model,
               &engine,
               &groups,

@@ -194,7 +194,7 @@ class PolicyLearner : public Learner {
  private:
   // A push of A and B, which servers merge; every rank has them whole.
   absl::StatusOr<CastWeights> CastAdapters(DType dtype, Rounding rounding) {
-    TANDEM_ASSIGN_OR_RETURN(HeldAdapters held, step_->Adapters(pushed_));
+    TANDEM_ASSIGN_OR_RETURN(HeldAdapters held, step_->Adapters(pushed_ ? &*pushed_ : nullptr));
     TANDEM_ASSIGN_OR_RETURN(const std::string base_digest, BaseDigest(dtype));
     auto push = std::make_shared<AdapterPush>();
     *push = {.rank = lora_.rank,
@@ -208,7 +208,7 @@ class PolicyLearner : public Learner {
     CastWeights cast = {.rounding = rounding, .adapter = push};
     cast.numbers.update_norm =
         std::sqrt(std::accumulate(held.moves.begin(), held.moves.end(), 0.0));
-    pushed_ = held.tensors;
+    pushed_ = {.modules = {}, .tensors = held.tensors, .changes = held.changes, .moves = {}};
     cast.tensors = PresentAll(std::move(held.tensors));
     return cast;
   }
@@ -239,8 +239,8 @@ class PolicyLearner : public Learner {
   const WeightCastOptions cast_;
   WeightCaster caster_;
   const LoraOptions lora_;
-  DType served_dtype_ = DType::kF32;  // of servers
-  std::vector<HostTensor> pushed_;    // adapters of the push before
+  DType served_dtype_ = DType::kF32;    // of servers
+  std::optional<HeldAdapters> pushed_;  // adapters of the push before
   std::map<DType, std::string> base_digests_;
   const std::vector<HostTensor> start_;
   // By number, while someone owns them: of each slice of this rank.

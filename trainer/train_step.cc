@@ -419,7 +419,7 @@ std::vector<TensorSource> TrainStep::MergedSources(const std::vector<HostTensor>
                                                    DType dtype) const {
   return impl_->models.policy->MergedSources(adapters, dtype);
 }
-absl::StatusOr<HeldAdapters> TrainStep::Adapters(std::span<const HostTensor> before) {
+absl::StatusOr<HeldAdapters> TrainStep::Adapters(const HeldAdapters* before) {
   return impl_->models.policy->Adapters(before);
 }
 absl::StatusOr<std::vector<TensorPart>> TrainStep::CopyOwnMasters() const {

@@ -101,7 +101,7 @@ class TrainStep {
   // With adapters: those of PlacedPolicy.
   absl::StatusOr<std::vector<TensorPart>> MergedMasters(DType dtype,
                                                         std::span<const HostTensor> own = {});
-  absl::StatusOr<HeldAdapters> Adapters(std::span<const HostTensor> before = {});
+  absl::StatusOr<HeldAdapters> Adapters(const HeldAdapters* before = nullptr);
   std::vector<TensorSource> MergedSources(const std::vector<HostTensor>& adapters,
                                           DType dtype) const;
   // OwnMasters as copies, which nothing changes.

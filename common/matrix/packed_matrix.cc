@@ -9,6 +9,7 @@
 #include "common/matrix/e4m3.h"
 #include "common/matrix/panel_kernels.h"
 #include "common/matrix/quantise.h"
+#include "common/matrix/stored_row.h"
 #include "common/tensor/bf16_rounding.h"
 
 namespace tandem {
@@ -33,6 +34,10 @@ void PackWidePanel(std::span<const T* const> rows, int64_t depth, uint32_t* pane
     }
   }
 }
+
+// Rows of these are stored rows (stored_row.h).
+template <typename T>
+constexpr bool kIsStored = std::is_same_v<T, uint8_t>;
 
 // fp32 values of a row of T.
 template <typename T>
@@ -66,14 +71,17 @@ void PackBytesPanel(std::span<const T* const> rows, int64_t depth, bool is_fp8, 
   auto* scales = reinterpret_cast<float*>(panel + BytesPanelWords(depth));
   std::fill_n(scales, 16, 0.0f);
   for (size_t c = 0; c < rows.size(); ++c) {
-    const float* row = AsFloats(rows[c], depth, floats);
     auto* bytes = reinterpret_cast<uint8_t*>(words.data() + static_cast<int64_t>(c) * count);
-    if (is_fp8) {
-      scales[c] = QuantiseE4m3(row, depth, bytes);
+    if constexpr (kIsStored<T>) {
+      std::copy_n(rows[c], depth, bytes);
+      std::memcpy(scales + c, rows[c] + depth, sizeof(float));
     } else {
-      scales[c] = QuantiseInt8(row, depth, reinterpret_cast<int8_t*>(bytes));
-      for (int64_t k = 0; k < depth; ++k) bytes[k] = static_cast<uint8_t>(bytes[k] + 128);
+      const float* row = AsFloats(rows[c], depth, floats);
+      scales[c] = is_fp8 ? QuantiseE4m3(row, depth, bytes)
+                         : QuantiseInt8(row, depth, reinterpret_cast<int8_t*>(bytes));
     }
+    if (is_fp8) continue;
+    for (int64_t k = 0; k < depth; ++k) bytes[k] = static_cast<uint8_t>(bytes[k] + 128);
   }
   Interleave(words, count, panel);
 }
@@ -95,12 +103,18 @@ void PackInt4Panel(std::span<const T* const> rows, int64_t depth, int64_t group,
   auto* scales = reinterpret_cast<uint16_t*>(panel + Int4PanelWords(depth));
   std::fill_n(scales, WholeWords(depth, group) * 16, uint16_t{0});
   for (size_t c = 0; c < rows.size(); ++c) {
-    const float* row = AsFloats(rows[c], depth, floats);
+    const float* row = nullptr;
+    if constexpr (!kIsStored<T>) row = AsFloats(rows[c], depth, floats);
     uint32_t* out = words.data() + static_cast<int64_t>(c) * count;
     for (int64_t first = 0; first < depth; first += group) {
       const int64_t here = std::min(group, depth - first);
-      const float scale = QuantiseInt4(row + first, here, values.data());
-      scales[first / group * 16 + static_cast<int64_t>(c)] = NearestBf16(scale);
+      uint16_t& scale = scales[first / group * 16 + static_cast<int64_t>(c)];
+      if constexpr (kIsStored<T>) {
+        LoadInt4(rows[c], first, here, values.data());
+        std::memcpy(&scale, rows[c] + depth / 2 + first / group * 2, sizeof(scale));
+      } else {
+        scale = NearestBf16(QuantiseInt4(row + first, here, values.data()));
+      }
       for (int64_t k = 0; k < here; k += 8) out[(first + k) / 8] = Int4Word(values.data() + k);
     }
   }
@@ -145,7 +159,7 @@ void PackedMatrix::PackRows(std::span<const T* const> rows, int64_t depth, Weigh
     auto* panel = reinterpret_cast<uint32_t*>(panels_.as<char>() + p * PanelBytes());
     switch (format.scheme) {
       case WeightScheme::kWide:
-        PackWidePanel(of_panel, depth, panel);
+        if constexpr (!kIsStored<T>) PackWidePanel(of_panel, depth, panel);
         break;
       case WeightScheme::kInt8:
       case WeightScheme::kFp8E4m3:
@@ -163,6 +177,11 @@ void PackedMatrix::Pack(std::span<const float* const> rows, int64_t depth, Weigh
 }
 
 void PackedMatrix::Pack(std::span<const uint16_t* const> rows, int64_t depth, WeightFormat format) {
+  PackRows(rows, depth, format);
+}
+
+void PackedMatrix::Pack(std::span<const uint8_t* const> rows, int64_t depth, WeightFormat format) {
+  TANDEM_CHECK(format.scheme != WeightScheme::kWide);
   PackRows(rows, depth, format);
 }
 

@@ -49,6 +49,9 @@ class PackedMatrix {
   void Pack(std::span<const float* const> rows, int64_t depth, WeightFormat format = {});
   void Pack(std::span<const uint16_t* const> rows, int64_t depth, WeightFormat format = {});
 
+  // The same of stored rows (stored_row.h) of a quantised format.
+  void Pack(std::span<const uint8_t* const> rows, int64_t depth, WeightFormat format);
+
   // kInt4Group takes depths in multiples of 8. int8 sums of depths up to 65536 cannot overflow.
   static constexpr bool CanPack(WeightScheme scheme, int64_t depth) {
     return scheme == WeightScheme::kWide ||

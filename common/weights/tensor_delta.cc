@@ -205,8 +205,14 @@ void Change(TensorEncoding encoding, const TensorSpec& spec, std::span<const std
 void Change(TensorEncoding encoding, const TensorSpec& spec, std::span<const std::byte> delta,
             std::span<std::byte> tensor, bool add) {
   TANDEM_CHECK(static_cast<int64_t>(tensor.size()) == spec.num_bytes());
-  if (DTypeBytes(spec.dtype) == 2) return Change<uint16_t>(encoding, spec, delta, tensor, add);
-  Change<uint32_t>(encoding, spec, delta, tensor, add);
+  switch (DTypeBytes(spec.dtype)) {
+    case 1:
+      return Change<uint8_t>(encoding, spec, delta, tensor, add);
+    case 2:
+      return Change<uint16_t>(encoding, spec, delta, tensor, add);
+    default:
+      return Change<uint32_t>(encoding, spec, delta, tensor, add);
+  }
 }
 
 }  // namespace
@@ -219,6 +225,8 @@ std::string_view TensorEncodingName(TensorEncoding encoding) {
 TensorDelta MakeDelta(const HostTensor& base, const HostTensor& tensor) {
   if (base.spec != tensor.spec) return {};
   switch (DTypeBytes(tensor.spec.dtype)) {
+    case 1:
+      return MakeSmallest<uint8_t>(base, tensor);
     case 2:
       return MakeSmallest<uint16_t>(base, tensor);
     case 4:
@@ -231,12 +239,13 @@ TensorDelta MakeDelta(const HostTensor& base, const HostTensor& tensor) {
 absl::Status CheckDelta(TensorEncoding encoding, const TensorSpec& spec,
                         std::span<const std::byte> delta) {
   const int64_t width = DTypeBytes(spec.dtype);
-  if (encoding == TensorEncoding::kDense || (width != 2 && width != 4)) {
-    return InvalidArgument("no delta of ", spec.ToString(), " in encoding ",
-                           TensorEncodingName(encoding));
+  if (encoding != TensorEncoding::kDense) {
+    if (width == 1) return VisitDelta<uint8_t>(encoding, spec, delta, [](int64_t, uint8_t) {});
+    if (width == 2) return VisitDelta<uint16_t>(encoding, spec, delta, [](int64_t, uint16_t) {});
+    if (width == 4) return VisitDelta<uint32_t>(encoding, spec, delta, [](int64_t, uint32_t) {});
   }
-  if (width == 2) return VisitDelta<uint16_t>(encoding, spec, delta, [](int64_t, uint16_t) {});
-  return VisitDelta<uint32_t>(encoding, spec, delta, [](int64_t, uint32_t) {});
+  return InvalidArgument("no delta of ", spec.ToString(), " in encoding ",
+                         TensorEncodingName(encoding));
 }
 
 void AddDelta(TensorEncoding encoding, const TensorSpec& spec, std::span<const std::byte> delta,

@@ -2,7 +2,7 @@
 // of a push (weight sync) holds the version before, it is sent deltas instead of tensors (stage 9).
 //
 // For every element whose bits changed, a delta holds the difference of the bit patterns as
-// unsigned integers, modulo 2^16 or 2^32. It can therefore be added to the base in place, and
+// unsigned integers, modulo 2^8, 2^16 or 2^32. It can therefore be added to the base in place, and
 // subtracted again if the push fails.
 //
 //   kMask  one bit per element, lowest first, set where it changed; then the differences, little
@@ -37,11 +37,11 @@ struct TensorDelta {
 };
 
 // The delta from `base` to `tensor`, in the smallest encoding. The result is kDense if no delta is
-// smaller, if elements have neither two nor four bytes, or if name, dtype or shape differ.
+// smaller, if elements have eight bytes, or if name, dtype or shape differ.
 TensorDelta MakeDelta(const HostTensor& base, const HostTensor& tensor);
 
 // Checks that these bytes are a delta for such a tensor.
-//   INVALID_ARGUMENT  kDense, or elements of neither two nor four bytes
+//   INVALID_ARGUMENT  kDense, or elements of eight bytes
 //   DATA_LOSS         an element past the end, a truncated or overlong number, too many or too few
 //                     bytes
 absl::Status CheckDelta(TensorEncoding encoding, const TensorSpec& spec,

@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/lora/adapted_model.h"
 #include "common/model/formats/plan_text.h"
+#include "common/model/formats/stored_tensors.h"
 #include "common/model/model_config.h"
 #include "common/model/quantisation_plan.h"
 #include "common/tensor/nearest_cast.h"
@@ -24,6 +25,9 @@ absl::StatusOr<LoadedEngine> LoadEngine(const std::string& directory,
   ServedModel model{directory,         engine->config(), options,
                     engine->kernels(), PlanText(plan),   engine->tokenizer().hash()};
   model.tensors = ModelTensors(model.config, engine->weight_dtype());
+  if (plan.quantises() && !options.faults.weights()) {
+    model.stored = StoredTensors(model.config, engine->weight_dtype(), plan);
+  }
   model.digests = DigestTensors(engine->initial_tensors());
   model.served_digests = engine->served_digests();
   engine->DropInitialTensors();

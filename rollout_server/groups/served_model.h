@@ -23,6 +23,7 @@ struct ServedModel {
   std::string weights;          // PlanText of their number formats
   std::string tokenizer_hash;
   std::vector<TensorSpec> tensors;  // what a push must hold, in the engine's order
+  std::vector<TensorSpec> stored;   // or, of a quantised engine, these (StoredTensors); else empty
   DigestMap digests;                // of the weights as loaded
   DigestMap served_digests;         // Engine::served_digests of them
   MachineLimits limits;             // of this machine, measured when the model was loaded

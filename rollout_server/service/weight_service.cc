@@ -272,6 +272,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     MergedToWire(*live, response->mutable_merged_digests(), response->mutable_effects());
     response->set_staged_version(parts_.weights->staged_version().value);
     response->set_takes_delta(parts_.weights->takes_delta());
+    if (!parts_.model->stored.empty()) response->set_stored_formats(parts_.model->weights);
     for (const TensorSpec& tensor : parts_.weights->tensors()) {
       wire::TensorSpec* one = response->add_tensors();
       one->set_name(tensor.name);

@@ -96,9 +96,10 @@ class DeviceStore : public BucketStore {
 }  // namespace
 
 WeightReceiver::WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors, Live initial,
-                               LoadBase load_base)
+                               LoadBase load_base, std::vector<TensorSpec> stored)
     : sink_(sink),
       tensors_(std::move(tensors)),
+      stored_(std::move(stored)),
       places_(PlacesOf(tensors_)),
       load_base_(std::move(load_base)),
       base_digests_(initial.digests),
@@ -133,19 +134,24 @@ absl::StatusOr<std::vector<int64_t>> WeightReceiver::Begin(WeightVersion version
                                                            const std::vector<TensorSpec>& manifest,
                                                            const std::optional<Delta>& delta,
                                                            bool on_device) {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<size_t> places, MatchManifest(manifest));
+  const bool stored = !stored_.empty() && std::ranges::any_of(manifest, [](const TensorSpec& spec) {
+    return spec.dtype == DType::kU8;
+  });
+  TANDEM_ASSIGN_OR_RETURN(std::vector<size_t> places, MatchManifest(manifest, stored));
   MutexLock lock(&mu_);
   TANDEM_RETURN_IF_ERROR(CheckBegin(version));
-  if (delta) TANDEM_RETURN_IF_ERROR(CheckDeltaForms(places, *delta));
+  if (delta) TANDEM_RETURN_IF_ERROR(CheckDeltaForms(places, *delta, stored));
   DropUpdate();  // frees its memory for this one
   auto update = std::make_shared<Update>();
   update->version = version;
+  update->stored = stored;
   if (on_device) {
     TANDEM_ASSIGN_OR_RETURN(update->arriving, sink_->Arrive());
   } else {
+    HoldAs(stored);
     update->digests.resize(places.size());
     for (size_t i = 0; i < places.size(); ++i) {
-      const TensorSpec* const spec = &tensors_[places[i]];
+      const TensorSpec* const spec = &Specs(stored)[places[i]];
       std::shared_ptr<TensorMemory> held = std::move(held_[places[i]]);
       update->tensors.push_back(delta
                                     ? StagedTensor::OverLive(spec, delta->forms[i], std::move(held))
@@ -198,6 +204,7 @@ absl::StatusOr<std::vector<int64_t>> WeightReceiver::BeginAdapter(
   for (const TensorSpec& spec : update->adapter->manifest()) {
     update->tensors.push_back(StagedTensor::Dense(&spec, nullptr));
   }
+  HoldAs(/*stored=*/false);
   for (size_t m = 0; m < update->adapter->modules().size() && !sink_->unmerged(); ++m) {
     update->merge_into.push_back(std::move(held_[update->adapter->place(m)]));
   }
@@ -224,18 +231,19 @@ std::vector<int64_t> WeightReceiver::SizesOf(const Update& update) const {
   return sizes;
 }
 
-absl::Status WeightReceiver::CheckDeltaForms(const std::vector<size_t>& places,
-                                             const Delta& delta) const {
-  if (!held_is_live_ || live_->version != delta.base) {
+absl::Status WeightReceiver::CheckDeltaForms(const std::vector<size_t>& places, const Delta& delta,
+                                             bool stored) const {
+  const bool is_held = held_is_live_ && held_stored_ == stored;
+  if (!is_held || live_->version != delta.base) {
     return FailedPrecondition("no delta over version ", delta.base.value, " is taken: version ",
                               live_->version.value, " is live",
-                              held_is_live_ ? "" : ", and its bytes are not held", "; push dense");
+                              is_held ? "" : ", and its bytes are not held", "; push dense");
   }
   if (delta.forms.size() != places.size()) {
     return InvalidArgument(delta.forms.size(), " encodings for ", places.size(), " tensors");
   }
   for (size_t i = 0; i < places.size(); ++i) {
-    const TensorSpec& spec = tensors_[places[i]];
+    const TensorSpec& spec = Specs(stored)[places[i]];
     const auto& [encoding, size] = delta.forms[i];
     const bool is_dense = encoding == TensorEncoding::kDense;
     if (size < 0 || size > spec.num_bytes() || (is_dense && size != spec.num_bytes())) {
@@ -247,7 +255,7 @@ absl::Status WeightReceiver::CheckDeltaForms(const std::vector<size_t>& places,
 }
 
 absl::StatusOr<std::vector<size_t>> WeightReceiver::MatchManifest(
-    const std::vector<TensorSpec>& manifest) const {
+    const std::vector<TensorSpec>& manifest, bool stored) const {
   std::vector<std::string> problems;
   std::vector<size_t> places;
   std::vector<bool> seen(tensors_.size(), false);
@@ -257,7 +265,7 @@ absl::StatusOr<std::vector<size_t>> WeightReceiver::MatchManifest(
       problems.push_back(absl::StrCat("unknown tensor '", spec.name, "'"));
       continue;
     }
-    const TensorSpec& expected = tensors_[place->second];
+    const TensorSpec& expected = Specs(stored)[place->second];
     if (seen[place->second]) problems.push_back(absl::StrCat("'", spec.name, "' comes twice"));
     if (spec.dtype != expected.dtype || spec.shape != expected.shape) {
       problems.push_back(absl::StrCat(std::string(DTypeName(spec.dtype)), " [",
@@ -275,6 +283,13 @@ absl::StatusOr<std::vector<size_t>> WeightReceiver::MatchManifest(
   return InvalidArgument(
       "the manifest does not fit the served model (", problems.size(),
       " differences): ", absl::StrJoin(problems.begin(), problems.begin() + shown, "; "));
+}
+
+void WeightReceiver::HoldAs(bool stored) {
+  if (held_stored_ == stored) return;
+  for (std::shared_ptr<TensorMemory>& memory : held_) memory.reset();
+  held_stored_ = stored;
+  held_is_live_ = false;
 }
 
 absl::Status WeightReceiver::CheckBegin(WeightVersion version) const {

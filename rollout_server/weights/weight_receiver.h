@@ -10,8 +10,7 @@
 // of the merged weights are computed here.
 //
 // Thread-safe: Commit verifies and packs without blocking other calls or decode steps. Memory: one
-// copy of the model in Hugging Face layout from Reserve or the first Begin on. It is staging, and
-// after a commit the base of the next delta.
+// copy of the model from Reserve or the first Begin on: staging, then the base of the next delta.
 #pragma once
 
 #include <cstddef>
@@ -54,11 +53,9 @@ class WeightReceiver {
   };
   struct CommitReport {
     Live live;
-    // Time to add deltas and compute digests, beside the decode steps. Digests of dense tensors are
-    // computed while the rest still arrives.
-    double verify_seconds = 0;
-    double pack_seconds = 0;   // to pack for the engine's kernels, beside the decode steps
-    double pause_seconds = 0;  // while no decode step could run
+    double verify_seconds = 0;  // to add deltas and compute digests, beside the decode steps
+    double pack_seconds = 0;    // to pack for the engine's kernels, beside the decode steps
+    double pause_seconds = 0;   // while no decode step could run
   };
 
   // The base of a delta push, and the wire form of each tensor of its manifest.
@@ -71,13 +68,13 @@ class WeightReceiver {
   // are merged into. Read when the first adapter comes.
   using LoadBase = std::function<absl::StatusOr<std::vector<HostTensor>>()>;
 
-  // `tensors` is the full set the engine needs, in its order. `sink` must outlive this object.
-  // Without `load_base`, no adapter is taken.
+  // `tensors` is the full set the engine needs, in its order; `stored`, unless it is empty, the same
+  // with quantised matrices as stored rows (StoredTensors), which a push may bring instead. `sink`
+  // must outlive this object. Without `load_base`, no adapter is taken.
   WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors, Live initial,
-                 LoadBase load_base = nullptr);
+                 LoadBase load_base = nullptr, std::vector<TensorSpec> stored = {});
 
-  // Allocates the memory of a push before the first one, so that a lack of it is an error at the
-  // start.
+  // Allocates the memory of a push before the first one.
   //   RESOURCE_EXHAUSTED  there is not enough (with the size)
   absl::Status Reserve() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -140,8 +137,7 @@ class WeightReceiver {
   // Drops the update of `version`. False when there is none.
   bool Abort(WeightVersion version) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The live version as of now; a later commit makes another object. Cheap, since every request
-  // calls it.
+  // The live version as of now; a later commit makes another object. Cheap.
   std::shared_ptr<const Live> live() const ABSL_LOCKS_EXCLUDED(mu_);
   WeightVersion staged_version() const ABSL_LOCKS_EXCLUDED(mu_);  // 0: none
   // What Begin of `version` returned. FAILED_PRECONDITION as Receive.
@@ -154,6 +150,7 @@ class WeightReceiver {
  private:
   struct Update {
     WeightVersion version;
+    bool stored = false;                        // of the set stored_
     std::unique_ptr<ArrivingWeights> arriving;  // on the device; null: `tensors`, in host memory
     std::unique_ptr<AdapterUpdate> adapter;     // then `tensors` are its, and `places` is empty
     std::vector<std::shared_ptr<TensorMemory>> merge_into;  // of each of its modules
@@ -165,9 +162,12 @@ class WeightReceiver {
 
   std::vector<int64_t> SizesOf(const Update& update) const;  // on the wire, in manifest order
   absl::Status CheckBegin(WeightVersion version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<std::vector<size_t>> MatchManifest(const std::vector<TensorSpec>& manifest) const;
-  absl::Status CheckDeltaForms(const std::vector<size_t>& places, const Delta& delta) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  const std::vector<TensorSpec>& Specs(bool stored) const { return stored ? stored_ : tensors_; }
+  absl::StatusOr<std::vector<size_t>> MatchManifest(const std::vector<TensorSpec>& manifest,
+                                                    bool stored) const;
+  absl::Status CheckDeltaForms(const std::vector<size_t>& places, const Delta& delta,
+                               bool stored) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void HoldAs(bool stored) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // lets go of bytes of the other set
   absl::Status Verify(Update& update, const DigestMap& digests) const;
   absl::Status VerifyOnDevice(Update& update, const DigestMap& word_sums) const;
   absl::StatusOr<std::unique_ptr<StagedWeights>> StageVerified(Update& update, Live* live);
@@ -178,7 +178,7 @@ class WeightReceiver {
   void GiveBack(Update& update, bool committed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   WeightSink* const sink_;
-  const std::vector<TensorSpec> tensors_;
+  const std::vector<TensorSpec> tensors_, stored_;
   const std::map<std::string, size_t> places_;  // tensor name -> index in tensors_
   const LoadBase load_base_;
   const DigestMap base_digests_;  // of the weights that the server loaded
@@ -193,6 +193,7 @@ class WeightReceiver {
   // In the order of tensors_; null before the first push, and while an update has them.
   std::vector<std::shared_ptr<TensorMemory>> held_ ABSL_GUARDED_BY(mu_);
   bool held_is_live_ ABSL_GUARDED_BY(mu_) = false;  // held_, or what the update gives back
+  bool held_stored_ ABSL_GUARDED_BY(mu_) = false;   // they are of stored_
   std::shared_ptr<const std::vector<HostTensor>> base_ ABSL_GUARDED_BY(mu_);  // null: not read yet
 };
 

@@ -1,14 +1,16 @@
 #include "trainer/optimizer/placed_policy.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/sub.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/lora/lora_change.h"
+#include "common/lora/lora_merge.h"
 #include "common/tensor/host_tensor_conversion.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/policy/tensor_memory.h"
@@ -175,25 +177,27 @@ std::vector<TensorSource> PlacedPolicy::MergedSources(const std::vector<HostTens
   return sources;
 }
 
-absl::StatusOr<HeldAdapters> PlacedPolicy::Adapters(std::span<const HostTensor> before) {
+absl::StatusOr<HeldAdapters> PlacedPolicy::Adapters(const HeldAdapters* before) {
   const PolicyAdapters& adapters = policy_->adapters();
   TANDEM_ASSIGN_OR_RETURN(const std::vector<at::Tensor> whole, WholeMasters());
   HeldAdapters held = {.modules = adapters.modules()};
+  for (size_t i = 0; i < whole.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(held.tensors.emplace_back(),
+                            ToHostTensor(policy_->parameters()[i].name,
+                                         whole[i].is_cpu() ? whole[i].clone() : whole[i].cpu()));
+  }
+  const auto factors = [&](const std::vector<HostTensor>& tensors, size_t m) {
+    return LoraFactors{reinterpret_cast<const float*>(tensors[2 * m].bytes.data()),
+                       reinterpret_cast<const float*>(tensors[2 * m + 1].bytes.data()),
+                       adapters.options().rank, held.modules[m].in, adapters.options().scaling()};
+  };
   for (size_t m = 0; m < held.modules.size(); ++m) {
-    at::Tensor pair[2];  // A and B
-    for (size_t k = 0; k < 2; ++k) {
-      const at::Tensor& master = whole[2 * m + k];
-      pair[k] = master.is_cpu() ? master.clone() : master.cpu();
-      TANDEM_ASSIGN_OR_RETURN(held.tensors.emplace_back(),
-                              ToHostTensor(policy_->parameters()[2 * m + k].name, pair[k]));
-    }
-    held.changes.push_back(adapters.SquaredChange(pair[0], pair[1]));
-    if (before.empty()) continue;
-    // B A - B' A' = [B, -B'] [A; A']
-    TANDEM_ASSIGN_OR_RETURN(const at::Tensor a, AsMaster(before[2 * m]));
-    TANDEM_ASSIGN_OR_RETURN(const at::Tensor b, AsMaster(before[2 * m + 1]));
-    held.moves.push_back(
-        adapters.SquaredChange(at::cat({pair[0], a}, 0), at::cat({pair[1], b.neg()}, 1)));
+    const LoraFactors now = factors(held.tensors, m);
+    const int64_t out = held.modules[m].out;
+    held.changes.push_back(ChangeProduct(now, now, out));
+    if (before == nullptr) continue;
+    const double common = ChangeProduct(now, factors(before->tensors, m), out);
+    held.moves.push_back(std::max(0.0, held.changes[m] - 2 * common + before->changes[m]));
   }
   return held;
 }

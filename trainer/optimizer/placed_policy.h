@@ -87,7 +87,7 @@ class PlacedPolicy {
                                           DType dtype) const;
   // With adapters: all of them, on every rank; `before` are tensors that it returned. All ranks call
   // it. Errors as above.
-  absl::StatusOr<HeldAdapters> Adapters(std::span<const HostTensor> before = {});
+  absl::StatusOr<HeldAdapters> Adapters(const HeldAdapters* before = nullptr);
   // All masters that this rank holds: those of its slices when sharded, else every tensor whole.
   absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
   // OwnMasters as copies, whatever the device.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,12 +11,35 @@
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/model/formats/plan_text.h"
+#include "common/model/formats/stored_tensors.h"
+#include "common/process/thread_team.h"
+#include "common/rendezvous/loopback.h"
 
 namespace tandem::trainer {
 
 using std::chrono::milliseconds;
 
 namespace {
+
+// The tensors as servers of these formats store them, made by several threads.
+absl::StatusOr<std::vector<TensorSource>> StoreAll(std::vector<TensorSource> tensors,
+                                                   const QuantisationPlan& plan) {
+  std::vector<absl::StatusOr<HostTensor>> stored(tensors.size());
+  ThreadTeam team(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  team.Run([&](ThreadTeam::Member& member) {
+    member.ForEach(std::ssize(tensors), [&](int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      const absl::StatusOr<HostTensor> wide = tensors[at].read();
+      stored[at] = wide.ok() ? StoreTensor(*wide, FormatOf(plan, wide->spec.name)) : wide;
+    });
+  });
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(stored[i].status());
+    tensors[i] = Present(*std::move(stored[i]));
+  }
+  return tensors;
+}
 
 const char* TransportOf(const ServerPush& push) {
   if (push.skipped) return "none";
@@ -84,6 +109,22 @@ absl::StatusOr<DType> Delivery::ServerDType() {
   return failed;
 }
 
+absl::StatusOr<std::string> Delivery::QuantiseFor(const ModelConfig& config, QuantiseOn where) {
+  if (where == QuantiseOn::kServer) return "";
+  std::set<std::string> formats;
+  bool all_here = true;
+  for (const int server : client_->Behind(milliseconds(0))) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string of_server, publisher_->StoredFormats(server));
+    formats.insert(of_server);
+    all_here = all_here && IsLoopback(client_->address(server));
+  }
+  if (formats.size() != 1 || formats.begin()->empty()) return "";
+  if (where == QuantiseOn::kAuto && all_here) return "";
+  TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions options, OptionsOfPlan(*formats.begin()));
+  TANDEM_ASSIGN_OR_RETURN(stored_, MakeQuantisationPlan(config, options));
+  return *formats.begin();
+}
+
 absl::Status Delivery::ClaimBehind(std::vector<int>* claimed) {
   for (const int server : client_->Behind(milliseconds(0))) {
     const absl::Status status = publisher_->Claim(server);
@@ -147,6 +188,10 @@ absl::StatusOr<PushTotals> Delivery::Publish(WeightVersion version, CastWeights 
   client_->ExpireProofs();
   // Masters on a device are still those of this version where none was held back.
   if (!held_.empty()) due.cast.on_device.reset();
+  if (stored_ && due.cast.adapter == nullptr) {
+    due.cast.on_device.reset();
+    TANDEM_ASSIGN_OR_RETURN(due.cast.tensors, StoreAll(std::move(due.cast.tensors), *stored_));
+  }
   TANDEM_RETURN_IF_ERROR(publisher_->SetWeights(due.version, std::move(due.cast.tensors),
                                                 std::move(due.cast.on_device),
                                                 std::move(due.cast.adapter)));

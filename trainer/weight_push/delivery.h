@@ -14,6 +14,8 @@
 
 #include "absl/status/status.h"
 #include "common/base/weight_version.h"
+#include "common/model/model_config.h"
+#include "common/model/quantisation_plan.h"
 #include "common/process/stop_signal.h"
 #include "trainer/metrics/metrics_line.h"
 #include "trainer/rollouts/rollout_client.h"
@@ -56,6 +58,11 @@ class Delivery {
   // The dtype of the weights of the first server that answers. Errors of the last call.
   absl::StatusOr<DType> ServerDType();
 
+  // Whether to quantise what is pushed, before the first Publish: in the formats that every server
+  // which answers takes as stored rows. Returns their text; empty: they take none, or differ, or
+  // `where` is kServer, or kAuto and all of them are on this machine. Errors of the last call.
+  absl::StatusOr<std::string> QuantiseFor(const ModelConfig& config, QuantiseOn where);
+
   // Takes `cast` as the weights of `version`, and sends those due to every server that is ready or
   // behind. A server that fails is taken out of rotation (event push_failed).
   //   INVALID_ARGUMENT  a server serves another model, and none took a version so far
@@ -86,6 +93,7 @@ class Delivery {
   RolloutClient* const client_;
   WeightPublisher* const publisher_;
   const int64_t hold_back_;
+  std::optional<QuantisationPlan> stored_;  // pushes bring stored rows
   const EventSink events_;
   std::deque<HeldWeights> held_;  // oldest first; the front is due once hold_back_ stand behind it
   bool published_ = false;

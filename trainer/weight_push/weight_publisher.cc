@@ -138,6 +138,14 @@ void BindOptions(OptionBinder& binder, WeightPublisherOptions& options) {
                 "networks only), the stream for who cannot join");
   binder.Flag("delta", &options.delta,
               "send only what changed to servers that run the version before, where that is less");
+  binder.Choice<QuantiseOn>(
+      "quantise_on", &options.quantise_on,
+      {{"auto", QuantiseOn::kAuto},
+       {"server", QuantiseOn::kServer},
+       {"trainer", QuantiseOn::kTrainer}},
+      "for servers that all quantise alike: on the server, as weights arrive; on the trainer, "
+      "which "
+      "sends half or a quarter of the bytes; auto: on the trainer unless all are on this machine");
   binder.Number("timeout_seconds", &options.timeout_seconds, {.min = 0, .exclusive_min = true}, "s",
                 "deadline of sending, and of committing, one version at one server");
   binder.Number("lease_seconds", &options.lease_seconds, {.min = 1, .max = 86400}, "s",
@@ -207,6 +215,11 @@ void WeightPublisher::Impl::RenewLeases() {
 absl::StatusOr<DType> WeightPublisher::ServerDType(int server) {
   TANDEM_ASSIGN_OR_RETURN(const RemoteWeights live, impl_->remote(server).Info());
   return live.dtype;
+}
+
+absl::StatusOr<std::string> WeightPublisher::StoredFormats(int server) {
+  TANDEM_ASSIGN_OR_RETURN(const RemoteWeights live, impl_->remote(server).Info());
+  return live.stored_formats;
 }
 
 int64_t WeightPublisher::Impl::EpochToClaim() {

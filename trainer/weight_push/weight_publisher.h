@@ -32,9 +32,14 @@ namespace tandem::trainer {
 
 enum class PushTransport { kStream, kCollective };
 
+// Where weights become those of servers that quantise: on arrival, or before they are sent, which
+// halves or quarters the bytes of a push.
+enum class QuantiseOn { kAuto, kServer, kTrainer };
+
 struct WeightPublisherOptions {
   PushTransport transport = PushTransport::kStream;
-  bool delta = true;             // send what changed, where that is less
+  bool delta = true;  // send what changed, where that is less
+  QuantiseOn quantise_on = QuantiseOn::kAuto;
   double timeout_seconds = 120;  // one call of the life cycle
   double lease_seconds = 60;
   int64_t chunk_bytes = 1 << 21;
@@ -87,8 +92,9 @@ class WeightPublisher {
   // `server` is gone: its lease is no longer renewed, until it is claimed again.
   void Forget(int server);
 
-  // The dtype this server's weights have. Errors of the call.
+  // The dtype this server's weights have, and what it takes as stored rows. Errors of the call.
   absl::StatusOr<DType> ServerDType(int server);
+  absl::StatusOr<std::string> StoredFormats(int server);
 
   // Makes the run the owner of `server` under the run's epoch: the first claim takes one above the
   // highest epoch seen, later ones the same.

@@ -141,7 +141,8 @@ absl::StatusOr<RemoteWeights> WeightRemote::Info() {
   if (response.tensors().empty()) return Internal("the server names no tensors");
   RemoteWeights live = {.version = {response.live_version()},
                         .epoch = response.epoch(),
-                        .takes_delta = response.takes_delta()};
+                        .takes_delta = response.takes_delta(),
+                        .stored_formats = response.stored_formats()};
   Read(response.live_digests(), &live);
   ReadMerged(response, &live);
   TANDEM_ASSIGN_OR_RETURN(live.dtype, DTypeFromName(response.tensors(0).dtype()));

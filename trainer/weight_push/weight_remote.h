@@ -31,6 +31,7 @@ struct RemoteWeights {
   DigestMap word_sums;       // of weights that arrived on the device; else empty
   bool takes_delta = false;  // over that version
   DType dtype = DType::kF32;
+  std::string stored_formats;  // PlanText of what it takes as stored rows; empty: nothing
   // Where it is an adapter, `digests` are its; of the weights that it made, and what it did to them:
   DigestMap merged;
   std::vector<AppliedModule> applied;

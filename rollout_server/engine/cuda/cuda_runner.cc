@@ -160,7 +160,7 @@ class CudaRunner : public TokenRunner {
   absl::StatusOr<std::unique_ptr<StagedWeights>> Pack(
       const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const override {
     const DType dtype = options_.weight_dtype();
-    TANDEM_RETURN_IF_ERROR(CheckModelTensors(config_, tensors, dtype));
+    TANDEM_RETURN_IF_ERROR(CheckModelTensors(config_, tensors, dtype, {}));
     std::unique_ptr<CudaWeights> place(static_cast<CudaWeights*>(spare.release()));
     try {
       return std::unique_ptr<StagedWeights>(

@@ -10,6 +10,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
+#include "common/lora/lora_change.h"
+#include "common/lora/lora_merge.h"
 #include "common/matrix/packed_matrix.h"
 #include "common/model/forward_kernels.h"
 #include "common/tensor/nearest_cast.h"
@@ -101,19 +103,6 @@ void AddModule(const LoraModule& module, const AdapterFactors& adapter, size_t m
   }
 }
 
-// X^T X of rows [n, rank], [rank, rank].
-std::vector<double> Gram(const std::vector<double>& x, int64_t rank) {
-  std::vector<double> gram(static_cast<size_t>(rank * rank));
-  for (size_t row = 0; row < x.size(); row += static_cast<size_t>(rank)) {
-    for (size_t j = 0; j < static_cast<size_t>(rank); ++j) {
-      double* const to = gram.data() + j * static_cast<size_t>(rank);
-      const double factor = x[row + j];
-      for (size_t k = 0; k < static_cast<size_t>(rank); ++k) to[k] += factor * x[row + k];
-    }
-  }
-  return gram;
-}
-
 }  // namespace
 
 absl::StatusOr<AdapterFactors> FactorsOf(const LoraAdapter& adapter) {
@@ -153,20 +142,10 @@ std::string UnmergedDigest(const std::string& weight, std::span<const std::byte>
 }
 
 double SquaredChange(const AdapterFactors& adapter, size_t m) {
-  // ||B A||^2 = tr(A^T B^T B A) = sum over j, k of (B^T B)[j, k] (A A^T)[j, k]
-  const std::span<const float> a = Values(adapter.tensors[2 * m]);
-  const std::span<const float> b = Values(adapter.tensors[2 * m + 1]);
-  const auto rank = static_cast<size_t>(adapter.rank);
-  const size_t in = a.size() / rank;
-  std::vector<double> a_by_input(a.size());
-  for (size_t k = 0; k < rank; ++k) {
-    for (size_t i = 0; i < in; ++i) a_by_input[i * rank + k] = a[k * in + i];
-  }
-  const std::vector<double> of_a = Gram(a_by_input, adapter.rank);
-  const std::vector<double> of_b = Gram({b.begin(), b.end()}, adapter.rank);
-  double sum = 0;
-  for (size_t i = 0; i < of_a.size(); ++i) sum += of_a[i] * of_b[i];
-  return sum * adapter.scaling * adapter.scaling;
+  const LoraFactors factors = {Values(adapter.tensors[2 * m]).data(),
+                               Values(adapter.tensors[2 * m + 1]).data(), adapter.rank,
+                               adapter.modules[m].in, adapter.scaling};
+  return ChangeProduct(factors, factors, adapter.modules[m].out);
 }
 
 }  // namespace tandem::rollout

@@ -16,14 +16,14 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::Pack(
   if (dynamic_cast<ModelWeights*>(spare.get()) != nullptr) {
     memory.reset(static_cast<ModelWeights*>(spare.release()));
   }
-  return PackModelWeights(config_, tensors, dtype, plan_, std::move(memory));
+  return PackModelWeights(config_, tensors, dtype, plan_, std::move(memory), team_.size());
 }
 
 absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::PackAs(
     const std::vector<HostTensor>& tensors, const QuantisationPlan& plan) const {
   TANDEM_CHECK(plan.kv == plan_.kv);
   const DType dtype = dtype_ == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
-  return PackModelWeights(config_, tensors, dtype, plan);
+  return PackModelWeights(config_, tensors, dtype, plan, nullptr, team_.size());
 }
 
 absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::Adapt(

@@ -1,35 +1,54 @@
 #include "rollout_server/engine/forward/model_weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/matrix/stored_row.h"
+#include "common/model/formats/stored_tensors.h"
+#include "common/process/thread_team.h"
 #include "common/tensor/bf16_rounding.h"
 #include "common/weights/digest.h"
 
 namespace tandem::rollout {
 namespace {
 
+using TensorsByName = std::map<std::string, const HostTensor*>;
+
 // Reads the elements of the model's tensors as T (float, or uint16_t for bf16).
 template <typename T>
 class Source {
  public:
-  explicit Source(const std::vector<HostTensor>& tensors) {
-    for (const HostTensor& tensor : tensors) tensors_[tensor.spec.name] = &tensor;
+  explicit Source(const TensorsByName& tensors) : tensors_(tensors) {}
+
+  // Is this matrix given as stored rows (stored_row.h)?
+  bool IsStored(const std::string& name) const {
+    return tensors_.at(name)->spec.dtype == DType::kU8;
   }
 
-  // Pointers to the rows [begin, end) of a matrix [O, I].
+  // Pointers to the rows [begin, end) of a matrix, of T [O, I] or of bytes [O, stored bytes].
+  template <typename Row>
   void AppendRows(const std::string& name, int64_t begin, int64_t end,
-                  std::vector<const T*>& rows) {
+                  std::vector<const Row*>& rows) {
     const HostTensor& tensor = *tensors_.at(name);
-    const T* data = Data(tensor);
+    const Row* data = nullptr;
+    if constexpr (std::is_same_v<Row, T>) {
+      data = Data(tensor);
+    } else {
+      data = reinterpret_cast<const Row*>(tensor.bytes.data());
+    }
     for (int64_t o = begin; o < end; ++o) rows.push_back(data + o * tensor.spec.shape[1]);
   }
-  void AppendRows(const std::string& name, std::vector<const T*>& rows) {
+  template <typename Row>
+  void AppendRows(const std::string& name, std::vector<const Row*>& rows) {
     AppendRows(name, 0, tensors_.at(name)->spec.shape[0], rows);
   }
 
@@ -73,54 +92,90 @@ class Source {
     return copy.data();
   }
 
-  std::map<std::string, const HostTensor*> tensors_;
+  const TensorsByName& tensors_;
   std::map<std::string, std::vector<T>> copies_;
 };
+
+// A row of zeros.
+template <typename Row>
+std::vector<Row> ZeroRow(const WeightFormat& format, int64_t depth) {
+  if constexpr (!std::is_same_v<Row, uint8_t>) return std::vector<Row>(depth);
+  const std::vector<float> zeros(depth);
+  std::vector<uint8_t> row(StoredRowBytes(format, depth));
+  StoreRow(format, zeros.data(), depth, row.data());
+  return {row.begin(), row.end()};
+}
+
+// Calls pack(row type) with a null pointer of the type of the rows of matrix `name`.
+template <typename T, typename Pack>
+void WithRows(const Source<T>& source, const std::string& name, const Pack& pack) {
+  if (source.IsStored(name)) {
+    pack(static_cast<const uint8_t*>(nullptr));
+  } else {
+    pack(static_cast<const T*>(nullptr));
+  }
+}
 
 // Packs several projections of one input as one matrix.
 template <typename T>
 void PackLinear(Source<T>& source, const std::string& prefix, const std::vector<std::string>& names,
                 bool has_bias, int64_t depth, const WeightFormat& format, LinearWeights& out) {
-  std::vector<const T*> rows;
   out.bias.clear();
   for (const std::string& name : names) {
-    source.AppendRows(absl::StrCat(prefix, name, ".weight"), rows);
     if (has_bias) source.AppendVector(absl::StrCat(prefix, name, ".bias"), out.bias);
   }
-  out.matrix.Pack(std::span<const T* const>(rows), depth, format);
+  WithRows(source, absl::StrCat(prefix, names.front(), ".weight"), [&](auto* row) {
+    std::vector<decltype(row)> rows;
+    for (const std::string& name : names) {
+      source.AppendRows(absl::StrCat(prefix, name, ".weight"), rows);
+    }
+    out.matrix.Pack(std::span<const decltype(row)>(rows), depth, format);
+  });
+}
+
+// Gates and ups side by side in each tile: calls take(part, i) for every output of the matrix, with
+// part 0 for gates and 1 for ups, and i past the last feature for padding.
+template <typename Take>
+void VisitGateUp(const ModelConfig& config, const Take& take) {
+  constexpr int64_t kWidth = PackedMatrix::kPanelColumns;
+  for (int64_t first = 0; first < config.intermediate_size; first += kWidth) {
+    for (size_t part = 0; part < 2; ++part) {
+      for (int64_t i = first; i < first + kWidth; ++i) take(part, i);
+    }
+  }
 }
 
 // Packs gates and ups side by side in each tile, so that SwiGLU can be applied to a finished tile.
 template <typename T>
 void PackGateUp(const ModelConfig& config, Source<T>& source, const std::string& mlp,
                 const WeightFormat& format, LinearWeights& out) {
-  constexpr int64_t kWidth = PackedMatrix::kPanelColumns;
-  const int64_t inner = config.intermediate_size;
-  std::vector<const T*> gate_rows, up_rows, rows;
-  std::vector<float> gate_bias(inner), up_bias(inner);
-  if (config.fused_gate_up) {
-    source.AppendRows(mlp + "gate_up_proj.weight", 0, inner, gate_rows);
-    source.AppendRows(mlp + "gate_up_proj.weight", inner, 2 * inner, up_rows);
-  } else {
-    source.AppendRows(mlp + "gate_proj.weight", gate_rows);
-    source.AppendRows(mlp + "up_proj.weight", up_rows);
-  }
-  if (config.mlp_bias) {
-    gate_bias = source.Vector(mlp + "gate_proj.bias");
-    up_bias = source.Vector(mlp + "up_proj.bias");
-  }
-  const std::vector<T> zeros(config.hidden_size);
+  const int64_t inner = config.intermediate_size, depth = config.hidden_size;
+  const bool fused = config.fused_gate_up;
   out.bias.clear();
-  for (int64_t first = 0; first < config.intermediate_size; first += kWidth) {
-    for (const auto& [part, bias] : {std::pair(&gate_rows, &gate_bias), {&up_rows, &up_bias}}) {
-      for (int64_t i = first; i < first + kWidth; ++i) {
-        const bool inside = i < config.intermediate_size;
-        rows.push_back(inside ? (*part)[i] : zeros.data());
-        if (config.mlp_bias) out.bias.push_back(inside ? (*bias)[i] : 0.0f);
+  if (config.mlp_bias) {
+    const std::vector<float> bias[2] = {source.Vector(mlp + "gate_proj.bias"),
+                                        source.Vector(mlp + "up_proj.bias")};
+    VisitGateUp(config, [&](size_t part, int64_t i) {
+      out.bias.push_back(i < inner ? bias[part][static_cast<size_t>(i)] : 0.0f);
+    });
+  }
+  WithRows(source, mlp + (fused ? "gate_up_proj.weight" : "gate_proj.weight"), [&](auto* row) {
+    using Row = std::remove_const_t<std::remove_pointer_t<decltype(row)>>;
+    std::vector<const Row*> parts[2], rows;
+    for (size_t part = 0; part < 2; ++part) {
+      if (fused) {
+        const int64_t first = static_cast<int64_t>(part) * inner;
+        source.AppendRows(mlp + "gate_up_proj.weight", first, first + inner, parts[part]);
+      } else {
+        source.AppendRows(mlp + (part == 0 ? "gate_proj.weight" : "up_proj.weight"), parts[part]);
       }
     }
-  }
-  out.matrix.Pack(std::span<const T* const>(rows), config.hidden_size, format);
+    const std::vector<Row> zeros = ZeroRow<Row>(format, depth);
+    VisitGateUp(config, [&](size_t part, int64_t i) {
+      rows.push_back(i < inner ? parts[part][static_cast<size_t>(i)] : zeros.data());
+    });
+    out.matrix.Pack(std::span<const Row* const>(rows), depth, format);
+  });
 }
 
 template <typename T>
@@ -149,44 +204,60 @@ void PackLayer(const ModelConfig& config, Source<T>& source, int64_t index,
              formats.at(Site::kDown), out.down);
 }
 
+// Embedding and head, and every layer, are packed by different threads of `team`.
 template <typename T>
-void PackAll(const ModelConfig& config, const std::vector<HostTensor>& tensors,
-             const QuantisationPlan& plan, ModelWeights& out) {
-  Source<T> source(tensors);
-  std::vector<const T*> embedding, head;
-  source.AppendRows("model.embed_tokens.weight", embedding);
-  if (config.tie_word_embeddings) {
-    head = embedding;
-  } else {
-    source.AppendRows("lm_head.weight", head);
-    out.embedding.Pack(std::span<const T* const>(embedding), config.hidden_size, plan.head);
-  }
-  out.head.Pack(std::span<const T* const>(head), config.hidden_size, plan.head);
+void PackAll(const ModelConfig& config, const TensorsByName& tensors, const QuantisationPlan& plan,
+             ThreadTeam& team, ModelWeights& out) {
+  const auto pack_table = [&](const std::string& name, PackedMatrix& matrix) {
+    Source<T> source(tensors);
+    WithRows(source, name, [&](auto* row) {
+      std::vector<decltype(row)> rows;
+      source.AppendRows(name, rows);
+      matrix.Pack(std::span<const decltype(row)>(rows), config.hidden_size, plan.head);
+    });
+  };
+  const bool tied = config.tie_word_embeddings;
+  constexpr int64_t kTables = 2;
   out.layers.resize(config.num_layers);
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    PackLayer(config, source, i, plan.layers[static_cast<size_t>(i)], out.layers[i]);
-  }
-  out.final_norm = source.Norm("model.", "norm", config.norm_offset);
   out.activations = plan.activations;
+  out.final_norm = Source<T>(tensors).Norm("model.", "norm", config.norm_offset);
+  team.Run([&](ThreadTeam::Member& member) {
+    member.ForEach(kTables + config.num_layers, [&](int64_t item) {
+      if (item == 0) {
+        pack_table(tied ? "model.embed_tokens.weight" : "lm_head.weight", out.head);
+      } else if (item == 1) {
+        if (!tied) pack_table("model.embed_tokens.weight", out.embedding);
+      } else {
+        const auto layer = static_cast<size_t>(item - kTables);
+        Source<T> source(tensors);
+        PackLayer(config, source, item - kTables, plan.layers[layer], out.layers[layer]);
+      }
+    });
+  });
 }
 
-DigestMap DigestMatrices(const ModelWeights& weights) {
-  DigestMap digests;
-  const auto add = [&](const std::string& name, const PackedMatrix& matrix) {
-    if (matrix.columns() > 0) digests[name] = Digest128(std::as_bytes(matrix.stored()));
-  };
-  add("head", weights.head);
-  add("embedding", weights.embedding);
+DigestMap DigestMatrices(const ModelWeights& weights, ThreadTeam& team) {
+  std::vector<std::pair<std::string, const PackedMatrix*>> matrices = {{"head", &weights.head}};
+  if (weights.embedding.columns() > 0) matrices.emplace_back("embedding", &weights.embedding);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& layer = weights.layers[i];
     const LinearWeights* const linears[kNumSites] = {&layer.qkv, &layer.o, &layer.gate_up,
                                                      &layer.down};
     for (size_t site = 0; site < kNumSites; ++site) {
-      add(absl::StrCat("model.layers.", i, ".", std::string(kSiteNames[site])),
-          linears[site]->matrix);
+      matrices.emplace_back(absl::StrCat("model.layers.", i, ".", std::string(kSiteNames[site])),
+                            &linears[site]->matrix);
     }
   }
-  return digests;
+  std::vector<std::string> digests(matrices.size());
+  team.Run([&](ThreadTeam::Member& member) {
+    member.ForEach(std::ssize(matrices), [&](int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      digests[at] = Digest128(std::as_bytes(matrices[at].second->stored()));
+    });
+  });
+  DigestMap by_name;
+  for (size_t i = 0; i < matrices.size(); ++i) by_name[matrices[i].first] = std::move(digests[i]);
+  return by_name;
 }
 
 }  // namespace
@@ -227,8 +298,11 @@ int64_t PackedModelBytes(const ModelConfig& config, DType dtype, const Quantisat
 }
 
 absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<HostTensor>& tensors,
-                               DType dtype) {
-  const std::vector<TensorSpec> want = ModelTensors(config, dtype);
+                               DType dtype, const QuantisationPlan& plan) {
+  const bool stored = std::ranges::any_of(
+      tensors, [](const HostTensor& tensor) { return tensor.spec.dtype == DType::kU8; });
+  const std::vector<TensorSpec> want =
+      stored ? StoredTensors(config, dtype, plan) : ModelTensors(config, dtype);
   if (tensors.size() != want.size()) {
     return InvalidArgument(tensors.size(), " tensors, the model has ", want.size());
   }
@@ -242,15 +316,18 @@ absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<Host
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
     const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
-    const QuantisationPlan& plan, std::unique_ptr<ModelWeights> spare) {
-  TANDEM_RETURN_IF_ERROR(CheckModelTensors(config, tensors, dtype));
+    const QuantisationPlan& plan, std::unique_ptr<ModelWeights> spare, int num_threads) {
+  TANDEM_RETURN_IF_ERROR(CheckModelTensors(config, tensors, dtype, plan));
   if (!spare) spare = std::make_unique<ModelWeights>();
+  TensorsByName by_name;
+  for (const HostTensor& tensor : tensors) by_name[tensor.spec.name] = &tensor;
+  ThreadTeam team(num_threads);
   if (dtype == DType::kBF16) {
-    PackAll<uint16_t>(config, tensors, plan, *spare);
+    PackAll<uint16_t>(config, by_name, plan, team, *spare);
   } else {
-    PackAll<float>(config, tensors, plan, *spare);
+    PackAll<float>(config, by_name, plan, team, *spare);
   }
-  if (plan.quantises()) spare->served_digests = DigestMatrices(*spare);
+  if (plan.quantises()) spare->served_digests = DigestMatrices(*spare, team);
   return spare;
 }
 

@@ -48,16 +48,18 @@ struct ModelWeights : StagedWeights {
 // The memory that the matrices of a version take.
 int64_t PackedModelBytes(const ModelConfig& config, DType dtype, const QuantisationPlan& plan);
 
-//   INVALID_ARGUMENT  a tensor has another name, shape or dtype than ModelTensors says
+//   INVALID_ARGUMENT  a tensor has another name, shape or dtype than ModelTensors says, or than
+//                     StoredTensors says where one has stored rows
 absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<HostTensor>& tensors,
-                               DType dtype);
+                               DType dtype, const QuantisationPlan& plan);
 
-// Copies tensors of `dtype` into packed form, quantised by `plan` (of this model): in the memory of
+// Copies tensors of `dtype`, or of stored rows, into packed form, quantised by `plan` (of this model): in the memory of
 // `spare`, a version of the same model that nobody reads any more, or in fresh memory when it is
-// null. Where the plan quantises, served_digests has one of each matrix as it is multiplied, named
+// null, by `num_threads` threads. Where the plan quantises, served_digests has one of each matrix as it is multiplied, named
 // "model.layers.0.qkv_proj", ..., "head", "embedding". Errors: CheckModelTensors.
 absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
     const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
-    const QuantisationPlan& plan, std::unique_ptr<ModelWeights> spare = nullptr);
+    const QuantisationPlan& plan, std::unique_ptr<ModelWeights> spare = nullptr,
+    int num_threads = 1);
 
 }  // namespace tandem::rollout

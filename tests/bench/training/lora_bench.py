@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The demo with adapters beside the demo with all weights, by turns, for several seeds. Prints a JSON line for each run and one
-with the ratios.
+"""The demo with adapters, merged by the server and beside its weights, and the demo with all weights, by turns, for several seeds.
+Prints a JSON line for each run and one with the ratios.
 
     .deps/venv/bin/python tests/bench/training/lora_bench.py [--seeds 3] [--rank 8] [--alpha 32] [--learning-rate 2e-4] [--steps 14]
 """
@@ -32,7 +32,7 @@ def run(folder, name, seed, steps, lora):
         return round(statistics.median(row[key] for row in rows[2:]), 4)
 
     result = {"run": name.rsplit("_", 1)[0], "seed": seed, f"steps_to_{SOLVED}": solved, "last_reward": round(means[-1], 3)}
-    for key in ("time/step", "time/update", "time/push", "push/seconds", "push/pause_ms", "push/bytes", "push/arrived_share",
+    for key in ("time/step", "time/rollout", "time/update", "time/push", "push/seconds", "push/pause_ms", "push/bytes", "push/arrived_share",
                 "optimizer/state_bytes", "memory/gradients_bytes", "memory/peak_bytes", "drift/k3"):
         result[key] = median(key)
     print(json.dumps(result), flush=True)
@@ -48,15 +48,19 @@ def main():
     parser.add_argument("--steps", type=int, default=14)
     args = parser.parse_args()
     lora = {"trainer.lora.rank": args.rank, "trainer.lora.alpha": args.alpha, "trainer.optimizer.learning_rate": args.learning_rate}
-    pairs = []
+    unmerged = {**lora, "server.engine.lora": "unmerged"}
+    rounds = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(1, args.seeds + 1):
-            pairs.append((run(folder, f"full_{seed}", seed, args.steps, {}), run(folder, f"lora_{seed}", seed, args.steps, lora)))
-    ratios = {}
-    for key in ("time/step", "time/update", "time/push", "optimizer/state_bytes", "memory/gradients_bytes", "memory/peak_bytes"):
-        each = [adapted[key] / full[key] for full, adapted in pairs]
-        ratios[key] = {"median": round(statistics.median(each), 3), "min": round(min(each), 3), "max": round(max(each), 3)}
-    print(json.dumps({"lora_over_full": ratios}))
+            rounds.append([run(folder, f"{name}_{seed}", seed, args.steps, settings)
+                           for name, settings in (("full", {}), ("merged", lora), ("unmerged", unmerged))])
+    for place, name in ((1, "merged_over_full"), (2, "unmerged_over_full")):
+        ratios = {}
+        for key in ("time/step", "time/rollout", "time/update", "time/push", "push/seconds", "optimizer/state_bytes", "memory/gradients_bytes",
+                    "memory/peak_bytes"):
+            each = [one[place][key] / one[0][key] for one in rounds]
+            ratios[key] = {"median": round(statistics.median(each), 3), "min": round(min(each), 3), "max": round(max(each), 3)}
+        print(json.dumps({name: ratios}))
 
 
 if __name__ == "__main__":

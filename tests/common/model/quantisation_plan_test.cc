@@ -11,7 +11,7 @@ namespace {
 using testing::FailsWith;
 using testing::IsOk;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kBadPlace = absl::StatusCode::kInvalidArgument;
 
 ModelConfig FourLayers() {
   ModelConfig config;
@@ -88,28 +88,29 @@ TEST(QuantisationPlanTest, RefusesPlacesFormatsAndLayersThatAreNone) {
   const auto make = [](const char* place, const char* format) {
     return MakeQuantisationPlan(FourLayers(), {.by_layer = {{place, format}}}).status();
   };
-  EXPECT_THAT(make("q_proj", "int8"), FailsWith(kInvalid, "qkv_proj is q_proj, k_proj and v_proj"));
-  EXPECT_THAT(make("1.q_proj", "int8"), FailsWith(kInvalid, "'1.q_proj' names no place"));
-  EXPECT_THAT(make("x.down_proj", "int8"), FailsWith(kInvalid, "names no place"));
-  EXPECT_THAT(make("1-2-3", "int8"), FailsWith(kInvalid, "names no place"));
-  EXPECT_THAT(make("4", "int8"), FailsWith(kInvalid, "the model has the layers 0 to 3"));
-  EXPECT_THAT(make("3-1", "int8"), FailsWith(kInvalid, "the model has the layers 0 to 3"));
-  EXPECT_THAT(make("1", "int5"), FailsWith(kInvalid, "1 is 'int5', want dtype, int8"));
+  EXPECT_THAT(make("q_proj", "int8"),
+              FailsWith(kBadPlace, "qkv_proj is q_proj, k_proj and v_proj"));
+  EXPECT_THAT(make("1.q_proj", "int8"), FailsWith(kBadPlace, "'1.q_proj' names no place"));
+  EXPECT_THAT(make("x.down_proj", "int8"), FailsWith(kBadPlace, "names no place"));
+  EXPECT_THAT(make("1-2-3", "int8"), FailsWith(kBadPlace, "names no place"));
+  EXPECT_THAT(make("4", "int8"), FailsWith(kBadPlace, "the model has the layers 0 to 3"));
+  EXPECT_THAT(make("3-1", "int8"), FailsWith(kBadPlace, "the model has the layers 0 to 3"));
+  EXPECT_THAT(make("1", "int5"), FailsWith(kBadPlace, "1 is 'int5', want dtype, int8"));
 }
 
 TEST(QuantisationPlanTest, RefusesInt8ActivationsWithoutWeightsThatAreMultipliedAsIntegers) {
   EXPECT_THAT(MakeQuantisationPlan(FourLayers(), {.activations = Activations::kInt8}),
-              FailsWith(kInvalid, "set weights to int8 or int4_group"));
+              FailsWith(kBadPlace, "set weights to int8 or int4_group"));
   EXPECT_THAT(MakeQuantisationPlan(FourLayers(), {.weights = WeightScheme::kFp8E4m3,
                                                   .activations = Activations::kInt8}),
-              FailsWith(kInvalid, "set weights to int8 or int4_group"));
+              FailsWith(kBadPlace, "set weights to int8 or int4_group"));
 }
 
 TEST(QuantisationPlanTest, RefusesInt4ForInputsThatAreNoMultipleOfEight) {
   ModelConfig config = FourLayers();
   config.intermediate_size = 100;
   EXPECT_THAT(MakeQuantisationPlan(config, {.weights = WeightScheme::kInt4Group}),
-              FailsWith(kInvalid, "down_proj of layer 0 has 100 inputs"));
+              FailsWith(kBadPlace, "down_proj of layer 0 has 100 inputs"));
   EXPECT_THAT(MakeQuantisationPlan(config, {.weights = WeightScheme::kInt4Group,
                                             .by_layer = {{"down_proj", "int8"}}}),
               IsOk());

@@ -19,7 +19,9 @@ template <typename Word>
 HostTensor Tensor(const std::vector<Word>& values) {
   auto owner = std::make_shared<std::vector<Word>>(values);
   return {.spec = {"w",
-                   sizeof(Word) == 2 ? DType::kBF16 : DType::kF32,
+                   sizeof(Word) == 1   ? DType::kU8
+                   : sizeof(Word) == 2 ? DType::kBF16
+                                       : DType::kF32,
                    {static_cast<int64_t>(values.size())}},
           .bytes = std::as_bytes(std::span(*owner)),
           .owner = owner};
@@ -103,6 +105,7 @@ TEST(TensorDeltaTest, EveryDeltaAddsUpAndCanBeTakenBack) {
   for (const int64_t count : {1, 7, 8, 9, 64, 1001, 100'003}) {
     for (const double share : {0.0, 0.001, 0.03, 0.2, 0.6}) {
       for (const uint16_t step : {1, 3, 200, 40'000}) {
+        RoundTrip<uint8_t>(count, share, static_cast<uint8_t>(1 + step % 250));
         RoundTrip<uint16_t>(count, share, step);
         RoundTrip<uint32_t>(count, share, step * 50'000u);
       }

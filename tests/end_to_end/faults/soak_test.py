@@ -1,10 +1,12 @@
 """Soak test: one rollout server gets random groups, cancels, aborts, deadlines, malformed requests and pushes, with each policy
-for groups in flight. Nothing may leak, have a wrong version, or fail with an unexpected code.
+for groups in flight; then with quantised weights and KV, pushes of adapters, and requests that choose among adapters. Nothing may
+leak, have a wrong version, or fail with an unexpected code.
 
     TANDEM_SOAK_SECONDS=450 TANDEM_SOAK_SEED=7 ...   seconds per policy (5), seed (default: from the clock; printed)
 """
 import collections
 import contextlib
+import json
 import os
 import random
 import threading
@@ -13,10 +15,11 @@ import time
 import grpc
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from rollout_client import Server, load_stubs
 from waiting import wait_until
-from weight_pusher import WeightPusher, tensor_bytes
+from weight_pusher import AdapterPusher, WeightPusher, tensor_bytes
 
 rollout, rollout_grpc, weights, weights_grpc = load_stubs()
 SECONDS = float(os.environ.get("TANDEM_SOAK_SECONDS", "5"))
@@ -39,15 +42,23 @@ EXPECTED = {
 
 
 class Soak:
-    def __init__(self, server, model, policy, seed):
-        self.server, self.policy, self.seed = server, policy, seed
+    def __init__(self, server, model, policy, seed, adapters=None):
+        """`adapters`: the names of those that the server has, where pushes are of adapters too."""
+        self.server, self.policy, self.seed, self.adapters = server, policy, seed, adapters
         self.stub = rollout_grpc.RolloutServiceStub(server.channel)
-        original = tensor_bytes(model)
         noise = np.random.default_rng(seed)
-        self.weights = [original] + [{
-            name: (np.frombuffer(content, np.float32) + noise.normal(0, 0.02, len(content) // 4)).astype(
-                np.float32).tobytes() for name, content in original.items()} for _ in range(NUM_WEIGHTS - 1)]
-        self.pusher = WeightPusher(weights_grpc.WeightServiceStub(server.channel), weights, original)
+        service = weights_grpc.WeightServiceStub(server.channel)
+        if adapters is None:
+            original = tensor_bytes(model)
+            self.weights = [original] + [{
+                name: (np.frombuffer(content, np.float32) + noise.normal(0, 0.02, len(content) // 4)).astype(
+                    np.float32).tobytes() for name, content in original.items()} for _ in range(NUM_WEIGHTS - 1)]
+            self.pusher = WeightPusher(service, weights, original)
+        else:
+            self.pusher = AdapterPusher(service, weights, rank=2)
+            self.weights = [{tensor.name: noise.normal(0, 0.1, tuple(tensor.shape)).astype(np.float32).tobytes()
+                             for tensor in self.pusher.info.tensors} for _ in range(NUM_WEIGHTS)]
+            self.pusher.set_data(self.weights[0])
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.problems = []
@@ -75,7 +86,7 @@ class Soak:
         start, length = dice.randint(0, 5), dice.choice([1, 15, 16, 33, 100, 250])
         return rollout.GenerateGroupRequest(
             run_id="run", group_id=group_id, prompt_token_ids=[3 + (start * 50 + i * 7) % 300 for i in range(length)],
-            num_completions=dice.randint(1, 8), priority=dice.randint(-1, 1), delivery=dice.choice([0, 1, 2]),
+            adapter=dice.choice(["", *(self.adapters or [])]), num_completions=dice.randint(1, 8), priority=dice.randint(-1, 1), delivery=dice.choice([0, 1, 2]),
             sampling=rollout.SamplingParams(**sampling))
 
     def check(self, request, floor, completions, done, early):
@@ -98,7 +109,7 @@ class Soak:
             if len(versions) == 1:
                 with self.lock:
                     kept = self.kept[versions[0] % NUM_WEIGHTS]
-                    kept.append((list(request.prompt_token_ids), c))
+                    kept.append((request, c))
                     del kept[:-40]
 
     def call_once(self, dice, group_id):
@@ -216,22 +227,21 @@ class Soak:
             thread.join()
 
 
-def largest_gap(soak, prompt, completion):
-    sequence = rollout.ScoreSequence(token_ids=prompt + list(completion.token_ids))
-    answer = soak.stub.Score(rollout.ScoreRequest(run_id="run", sequences=[sequence]), timeout=120)
-    live = np.array(answer.scores[0].logprobs[len(prompt):])
+def largest_gap(soak, request, completion):
+    sequence = rollout.ScoreSequence(token_ids=[*request.prompt_token_ids, *completion.token_ids])
+    answer = soak.stub.Score(rollout.ScoreRequest(run_id="run", sequences=[sequence], adapter=request.adapter), timeout=120)
+    live = np.array(answer.scores[0].logprobs[len(request.prompt_token_ids):])
     return np.abs(live - np.array(completion.raw_logprobs)).max()
 
 
-@pytest.mark.parametrize("policy", ["keep", "recompute", "abort", "drain"])
-def test_a_server_under_random_load_leaks_nothing_and_labels_everything(model, policy):
+def soak_of(model, policy, engine=(), adapters=None):
     print(f"policy {policy}, seed {SEED}, {SECONDS} s")
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(Server(
             model, "--dtype", "fp32", "--set", f"server.engine.in_flight={policy}",
             "--set", "server.engine.kv_capacity_tokens=4096", "--set", "server.max_queued_groups=8",
-            "--set", "server.remembered_groups=16"))
-        soak = Soak(server, model, policy, SEED)
+            "--set", "server.remembered_groups=16", *(word for setting in engine for word in ("--set", f"server.engine.{setting}"))))
+        soak = Soak(server, model, policy, SEED, adapters)
         soak.run(SECONDS)
         assert not soak.problems, (f"seed {SEED}", soak.problems[:5])
         print(dict(soak.outcomes), f"RSS {soak.rss[0] >> 20} to {soak.rss[-1] >> 20} MiB")
@@ -244,8 +254,8 @@ def test_a_server_under_random_load_leaks_nothing_and_labels_everything(model, p
             while version % NUM_WEIGHTS != number:
                 version += 1
             assert soak.push(version)
-            for prompt, completion in soak.kept[number]:
-                assert largest_gap(soak, prompt, completion) < TOLERANCE, f"seed {SEED}"
+            for request, completion in soak.kept[number]:
+                assert largest_gap(soak, request, completion) < TOLERANCE, f"seed {SEED}"
 
         def info_of():
             return soak.stub.GetInfo(rollout.GetInfoRequest(), timeout=120)
@@ -256,3 +266,31 @@ def test_a_server_under_random_load_leaks_nothing_and_labels_everything(model, p
         assert info.live_weight_version == version
         settled = soak.rss[len(soak.rss) // 2]
         assert soak.rss[-1] - settled < LEAK_BYTES, f"RSS {[size >> 20 for size in soak.rss]} MiB, seed {SEED}"
+
+
+@pytest.mark.parametrize("policy", ["keep", "recompute", "abort", "drain"])
+def test_a_server_under_random_load_leaks_nothing_and_labels_everything(model, policy):
+    soak_of(model, policy)
+
+
+@pytest.fixture(scope="module")
+def peft_directory(model, tmp_path_factory):
+    """An adapter of rank 3 in PEFT's layout."""
+    folder = tmp_path_factory.mktemp("adapter")
+    noise, tensors, targets = np.random.default_rng(1), {}, set()
+    shapes = {name: tensor.shape for name, tensor in load_file(model / "model.safetensors").items() if "_proj." in name}
+    for name, (out, width) in shapes.items():
+        layer = name.removesuffix(".weight")
+        targets.add(layer.rsplit(".", 1)[1])
+        for part, shape in (("lora_A", (3, width)), ("lora_B", (out, 3))):
+            tensors[f"base_model.model.{layer}.{part}.weight"] = noise.normal(0, 0.1, shape).astype(np.float32)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "r": 3, "lora_alpha": 3, "target_modules": sorted(targets), "base_model_name_or_path": str(model)}))
+    return folder
+
+
+@pytest.mark.parametrize("policy, lora", [("keep", "merged"), ("recompute", "unmerged")])
+def test_so_does_one_with_quantised_weights_and_kv_that_takes_adapters_and_has_some(model, peft_directory, policy, lora):
+    engine = ["weights=int8", "kv=int8", f"lora={lora}", f"lora_modules={{first: {peft_directory}}}"]
+    soak_of(model, policy, engine, adapters=["first"])

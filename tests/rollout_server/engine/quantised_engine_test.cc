@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "common/model/formats/stored_tensors.h"
+#include "common/model/quantisation_plan.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/model_runner.h"
 #include "tests/rollout_server/engine/engine_fixture.h"
@@ -68,6 +70,29 @@ TEST_F(QuantisedEngineTest, AnInstallServesAndDigestsTheNextVersion) {
   EXPECT_NE(after.at("model.layers.0.down_proj"), before.at("model.layers.0.down_proj"));
   after["model.layers.0.down_proj"] = before.at("model.layers.0.down_proj");
   EXPECT_EQ(after, before) << "nothing else changed";
+}
+
+TEST_F(QuantisedEngineTest, TensorsAsTheyAreStoredGiveTheSameMatrices) {
+  for (const WeightScheme scheme :
+       {WeightScheme::kInt8, WeightScheme::kFp8E4m3, WeightScheme::kInt4Group}) {
+    const QuantisationOptions options = {.weights = scheme, .by_layer = {{"o_proj", "dtype"}}};
+    const auto engine = Make(With(options));
+    const auto plan = MakeQuantisationPlan(engine->config(), options);
+    ASSERT_THAT(plan, IsOk());
+    std::vector<HostTensor> stored;
+    for (const HostTensor& tensor : Changed(*engine)) {
+      stored.push_back(StoreTensor(tensor, FormatOf(*plan, tensor.spec.name)));
+    }
+    const std::vector<TensorSpec> specs =
+        StoredTensors(engine->config(), engine->weight_dtype(), *plan);
+    for (size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(stored[i].spec, specs[i]);
+    const auto from_stored = engine->Stage(stored), from_wide = engine->Stage(Changed(*engine));
+    ASSERT_THAT(from_stored, IsOk());
+    ASSERT_THAT(from_wide, IsOk());
+    EXPECT_EQ((*from_stored)->served_digests, (*from_wide)->served_digests);
+    stored.back() = engine->initial_tensors().front();
+    EXPECT_THAT(engine->Stage(stored), FailsWith(absl::StatusCode::kInvalidArgument, "tensor "));
+  }
 }
 
 TEST_F(QuantisedEngineTest, AVersionThatComesBackGivesTheBytesItGaveBefore) {

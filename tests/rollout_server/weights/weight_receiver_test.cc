@@ -88,6 +88,42 @@ TEST_F(WeightReceiverTest, InstallsWhatArrivedInTheEnginesOrder) {
   EXPECT_EQ(receiver_.live()->digests, Digests("aaaaaaaa", "bbbbbb"));
 }
 
+// A server that quantises also takes tensors as it stores them: a as 4 bytes.
+TEST_F(WeightReceiverTest, TakesStoredRowsAndGoesFromOneKindToTheOther) {
+  const TensorSpec stored_a{"a", DType::kU8, {1, 4}};
+  WeightReceiver receiver(&sink_, {a_, b_}, {{0}, 0, {{"a", "loaded"}, {"b", "loaded"}}}, nullptr,
+                          {stored_a, b_});
+  receiver.StartEpoch(1);
+  ASSERT_THAT(receiver.Reserve(), IsOk());
+  const auto push = [&](int64_t version, const TensorSpec& a, std::string_view bytes,
+                        const std::optional<WeightReceiver::Delta>& delta = std::nullopt) {
+    const auto begun = receiver.Begin({version}, {a, b_}, delta);
+    if (!begun.ok()) return begun.status();
+    EXPECT_THAT(receiver.Receive({version}, 0, 0, Bytes(bytes)), IsOk());
+    EXPECT_THAT(receiver.Receive({version}, 1, 0, Bytes("bbbbbb")), IsOk());
+    const std::string_view result = delta ? "stpr" : bytes;
+    return receiver.Commit({version}, Digests(result, "bbbbbb")).status();
+  };
+  ASSERT_THAT(push(1, stored_a, "stor"), IsOk());
+  EXPECT_THAT(sink_.served, ::testing::ElementsAre("stor", "bbbbbb"));
+  // A delta over stored bytes: after two unchanged ones, one more by 1 (zigzag 2).
+  const WeightReceiver::Delta delta = {{1},
+                                       {{TensorEncoding::kGaps, 2}, {TensorEncoding::kDense, 6}}};
+  EXPECT_THAT(push(2, a_, "aaaaaaaa", delta),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "its bytes are not held"));
+  ASSERT_THAT(push(2, stored_a, std::string_view("\x02\x02", 2), delta), IsOk());
+  EXPECT_THAT(sink_.served, ::testing::ElementsAre("stpr", "bbbbbb"));
+  ASSERT_THAT(push(3, a_, "aaaaaaaa"), IsOk());
+  EXPECT_THAT(sink_.served, ::testing::ElementsAre("aaaaaaaa", "bbbbbb"));
+  ASSERT_THAT(push(4, stored_a, "more"), IsOk());
+  EXPECT_THAT(sink_.served, ::testing::ElementsAre("more", "bbbbbb"));
+  EXPECT_THAT(receiver.Begin({5}, {{"a", DType::kU8, {1, 5}}, b_}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "U8 [1, 5] where"));
+  EXPECT_THAT(receiver_.Begin({1}, {stored_a, b_}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "U8 [1, 4] where"))
+      << "a server that does not quantise";
+}
+
 // The memory that this process has now.
 int64_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");

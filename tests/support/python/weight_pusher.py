@@ -62,3 +62,27 @@ class WeightPusher:
 
     def resume(self):
         self.stub.Resume(self.pb.ResumeRequest(run_id=self.run_id), timeout=240)
+
+
+class AdapterPusher(WeightPusher):
+    """Pushes adapters (LoRA) of `rank` in place of weights: `data` is A and B of each linear layer, fp32, named as PEFT names them."""
+
+    def __init__(self, stub, pb, rank, **options):
+        super().__init__(stub, pb, {}, **options)
+        self.rank, self.base = rank, self.info
+        lines = sorted(f"{digest.name}:{digest.xxh3_128}\n" for digest in self.base.live_digests)
+        self.base_digest = xxhash.xxh3_128_hexdigest("".join(lines).encode())
+        tensors = []
+        for weight in self.base.tensors:
+            if "_proj." in weight.name:
+                out, width = weight.shape
+                layer = "base_model.model." + weight.name.removesuffix(".weight")
+                tensors.append(pb.TensorSpec(name=f"{layer}.lora_A.weight", dtype="F32", shape=[rank, width]))
+                tensors.append(pb.TensorSpec(name=f"{layer}.lora_B.weight", dtype="F32", shape=[out, rank]))
+        self.info = pb.GetWeightInfoResponse(tensors=tensors)
+
+    def stage(self, version, flip=None):
+        manifest = self.pb.WeightManifest(version=version, tensors=self.info.tensors)
+        adapter = self.pb.Adapter(rank=self.rank, scaling=1, base_digest=self.base_digest)
+        self.stub.BeginUpdate(self.pb.BeginUpdateRequest(run_id=self.run_id, epoch=1, manifest=manifest, adapter=adapter), timeout=240)
+        self.stub.PushChunks(self._chunks(version, flip), timeout=240)

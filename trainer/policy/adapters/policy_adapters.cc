@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -76,13 +75,6 @@ at::Tensor PolicyAdapters::Merged(size_t module, const at::Tensor& of_a, const a
               merged.data_ptr<float>() + at);
   });
   return merged;
-}
-
-double PolicyAdapters::SquaredChange(const at::Tensor& a, const at::Tensor& b) const {
-  // ||s B A||^2 = s^2 tr((B^T B) (A A^T))
-  const at::Tensor wide_a = a.cpu().to(at::kDouble), wide_b = b.cpu().to(at::kDouble);
-  const at::Tensor products = at::mm(wide_b.t(), wide_b).mul_(at::mm(wide_a, wide_a.t()));
-  return products.sum().item<double>() * options_.scaling() * options_.scaling();
 }
 
 std::vector<at::Tensor> InitialAdapters(const PolicyAdapters& adapters, uint64_t seed) {

@@ -55,9 +55,6 @@ class PolicyAdapters {
   at::Tensor Merged(size_t module, const at::Tensor& a, const at::Tensor& b,
                     const at::Tensor& base) const;
 
-  // ||s B A||^2 of factors of any rank, by products of rank x rank.
-  double SquaredChange(const at::Tensor& a, const at::Tensor& b) const;
-
  private:
   LoraOptions options_;
   std::vector<LoraModule> modules_;
