@@ -453,11 +453,12 @@ absl::Status Trainer::ConnectServers() {
   if (Stopping()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(server_dtype_, delivery_->ServerDType());
   drift_->SetServerDType(server_dtype_);
-  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options_.model));
-  TANDEM_ASSIGN_OR_RETURN(const std::string stored,
-                          delivery_->QuantiseFor(config, options_.push.quantise_on));
-  if (!stored.empty()) {
-    TANDEM_RETURN_IF_ERROR(log_->Event("push_quantises", "weights are pushed as " + stored));
+  if (options_.push.quantise_on == QuantiseOn::kTrainer) {
+    TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options_.model));
+    TANDEM_ASSIGN_OR_RETURN(const std::string formats, delivery_->QuantiseFor(config));
+    if (!formats.empty()) {
+      TANDEM_RETURN_IF_ERROR(log_->Event("push_quantises", "weights are pushed as " + formats));
+    }
   }
   TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner_->Cast(server_dtype_));
   TANDEM_RETURN_IF_ERROR(Publish(std::move(cast)).status());

@@ -41,8 +41,8 @@ struct CapturedSampling {
 struct CapturedServer {
   std::string address, build, dtype, numerics, instruction_set, in_flight;
   std::string weights = "dtype";  // PlanText of the formats of its weights and KV
-  std::string lora =
-      "merged";  // where it applied a pushed adapter: or "unmerged", beside the weights
+  // Where it applied a pushed adapter: "merged" into the weights, or "unmerged", beside them.
+  std::string lora = "merged";
 };
 
 // The trainer's forward pass that computed the proximal log-probs.
@@ -60,8 +60,8 @@ struct CapturedWeights {
   DigestMap served;            // digest of the bytes the servers verifiably ran; empty: unknown
   std::string masters;         // path of the fp32 safetensors in the capture; empty: not kept
   std::string masters_digest;  // CombinedDigest of its tensors
-  // Of a run that trains adapters: path in the capture of A and B (LoraTensors), whose merged weights
-  // the masters are; empty: none, or not kept.
+  // In a run that trains adapters: path in the capture of A and B (LoraTensors), with which the masters
+  // were merged; empty: none, or not kept.
   std::string adapter;
   int64_t adapter_rank = 0;
   float adapter_scaling = 1;

@@ -1,6 +1,9 @@
 #include "common/weights/host_tensor.h"
 
 #include <array>
+#include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -62,6 +65,16 @@ int64_t TensorSpec::num_elements() const {
 std::string TensorSpec::ToString() const {
   return absl::StrCat(name, " ", std::string(DTypeName(dtype)), " [", absl::StrJoin(shape, ", "),
                       "]");
+}
+
+HostTensor Aligned(HostTensor tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.bytes.data());
+  if (address % static_cast<uintptr_t>(DTypeBytes(tensor.spec.dtype)) == 0) return tensor;
+  const auto copy =
+      std::make_shared<std::vector<std::byte>>(tensor.bytes.begin(), tensor.bytes.end());
+  tensor.bytes = *copy;
+  tensor.owner = copy;
+  return tensor;
 }
 
 }  // namespace tandem

@@ -45,6 +45,10 @@ struct HostTensor {
   std::shared_ptr<const void> owner;
 };
 
+// The same tensor with elements at addresses that are multiples of their size: itself, or a copy. In a
+// file, tensors may begin at odd addresses.
+HostTensor Aligned(HostTensor tensor);
+
 // TensorSource: a tensor that is loaded on demand, for sets too large to hold at once, such as the
 // optimizer's state of many ranks on its way to or from a file. Free of LibTorch.
 struct TensorSource {

@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version, 
   if (known != nullptr && known->rounding.empty() && !known->served.empty()) {
     // A capture taken from a server does not say how its weights were cast; the digests tell.
     TANDEM_ASSIGN_OR_RETURN(auto nearest, Cast(version, trainer::Rounding::kNearest));
-    if (DigestTensors(nearest) == known->served) return nearest;
+    if (CompareServed(*known, nearest).ok()) return nearest;
     return Cast(version, trainer::Rounding::kDither);
   }
   const bool dither = known != nullptr && known->rounding == "dither";
@@ -126,7 +126,7 @@ absl::StatusOr<rollout::AdapterFactors> CaptureWeights::Adapter(int64_t version)
     for (const std::string& name : {module.a_name(), module.b_name()}) {
       const auto found = std::ranges::find_if(
           read.tensors, [&](const HostTensor& tensor) { return tensor.spec.name == name; });
-      if (found != read.tensors.end()) factors.tensors.push_back(*found);
+      if (found != read.tensors.end()) factors.tensors.push_back(Aligned(*found));
     }
   }
   std::vector<TensorSpec> specs;
@@ -156,19 +156,23 @@ absl::Status CaptureWeights::CheckServed(int64_t version, DType dtype) const {
     return FailedPrecondition("nothing proves which weights servers ran as version ", version);
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> served, Served(version, dtype));
-  const absl::Status wide = CompareDigests(*known, DigestTensors(served));
+  return CompareServed(*known, served);
+}
+
+absl::Status CaptureWeights::CompareServed(const offpolicy::CapturedWeights& known,
+                                           const std::vector<HostTensor>& tensors) const {
+  const absl::Status wide = CompareDigests(known, DigestTensors(tensors));
   const auto& servers = capture_->manifest.servers;
   if (wide.ok() || servers.empty()) return wide;
-  // A trainer may have sent them as quantised servers store them.
   TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions options,
                           OptionsOfPlan(servers.front().weights));
   TANDEM_ASSIGN_OR_RETURN(const QuantisationPlan plan, MakeQuantisationPlan(config_, options));
   if (!plan.quantises()) return wide;
   std::vector<HostTensor> stored;
-  for (const HostTensor& tensor : served) {
+  for (const HostTensor& tensor : tensors) {
     stored.push_back(StoreTensor(tensor, FormatOf(plan, tensor.spec.name)));
   }
-  return CompareDigests(*known, DigestTensors(stored)).ok() ? absl::OkStatus() : wide;
+  return CompareDigests(known, DigestTensors(stored)).ok() ? absl::OkStatus() : wide;
 }
 
 absl::Status CaptureWeights::CheckUnmerged(int64_t version,

@@ -59,6 +59,9 @@ class CaptureWeights {
 
  private:
   absl::StatusOr<std::vector<HostTensor>> Cast(int64_t version, trainer::Rounding rounding) const;
+  // OK if servers ran `tensors`, sent as they are or as quantised servers store them.
+  absl::Status CompareServed(const offpolicy::CapturedWeights& known,
+                             const std::vector<HostTensor>& tensors) const;
 
   const offpolicy::Capture* const capture_;
   const ModelConfig config_;

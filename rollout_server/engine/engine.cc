@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
@@ -365,13 +366,23 @@ class PagedEngine final : public Engine {
 
   absl::Status LoadAdapters() {
     for (const auto& [name, directory] : options_.lora_modules) {
-      TANDEM_ASSIGN_OR_RETURN(const LoraAdapter read, ReadPeftDirectory(directory, config()));
-      TANDEM_RETURN_IF_ERROR(CheckCopies(read, initial_tensors()));
-      TANDEM_ASSIGN_OR_RETURN(const AdapterFactors factors, FactorsOf(read));
-      TANDEM_ASSIGN_OR_RETURN(adapters_[name],
-                              PackAdapter(config(), factors, adapters_.size() + 1));
+      auto adapter = LoadAdapter(directory, adapters_.size() + 1);
+      if (!adapter.ok()) {
+        return absl::Status(
+            adapter.status().code(),
+            absl::StrCat("server.engine.lora_modules: ", name, ": ", adapter.status().message()));
+      }
+      adapters_[name] = *std::move(adapter);
     }
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::shared_ptr<const AdapterWeights>> LoadAdapter(const std::string& directory,
+                                                                    uint64_t id) const {
+    TANDEM_ASSIGN_OR_RETURN(const LoraAdapter read, ReadPeftDirectory(directory, config()));
+    TANDEM_RETURN_IF_ERROR(CheckCopies(read, initial_tensors()));
+    TANDEM_ASSIGN_OR_RETURN(const AdapterFactors factors, FactorsOf(read));
+    return PackAdapter(config(), factors, id);
   }
 
   absl::Status CheckTurns(const GroupRequest& request) const {

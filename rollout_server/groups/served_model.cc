@@ -42,11 +42,7 @@ absl::StatusOr<std::vector<HostTensor>> ReadServedWeights(const ServedModel& mod
                           MatchModelTensors(model.config, std::move(read)));
   for (HostTensor& tensor : weights) {
     TANDEM_ASSIGN_OR_RETURN(tensor, CastNearest(tensor, dtype));
-    if (reinterpret_cast<uintptr_t>(tensor.bytes.data()) % sizeof(float) == 0) continue;
-    const auto copy =
-        std::make_shared<std::vector<std::byte>>(tensor.bytes.begin(), tensor.bytes.end());
-    tensor.bytes = *copy;
-    tensor.owner = copy;
+    tensor = Aligned(std::move(tensor));
   }
   return weights;
 }

@@ -144,7 +144,6 @@ absl::StatusOr<std::vector<int64_t>> WeightReceiver::Begin(WeightVersion version
   DropUpdate();  // frees its memory for this one
   auto update = std::make_shared<Update>();
   update->version = version;
-  update->stored = stored;
   if (on_device) {
     TANDEM_ASSIGN_OR_RETURN(update->arriving, sink_->Arrive());
   } else {

@@ -150,7 +150,6 @@ class WeightReceiver {
  private:
   struct Update {
     WeightVersion version;
-    bool stored = false;                        // of the set stored_
     std::unique_ptr<ArrivingWeights> arriving;  // on the device; null: `tensors`, in host memory
     std::unique_ptr<AdapterUpdate> adapter;     // then `tensors` are its, and `places` is empty
     std::vector<std::shared_ptr<TensorMemory>> merge_into;  // of each of its modules

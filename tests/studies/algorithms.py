@@ -46,6 +46,17 @@ def planned(args):
     return runs
 
 
+def split_choices(parser, args, known):
+    """Splits options that are lists, and refuses what a study does not know; `known`: option -> its values."""
+    for name, values in known.items():
+        setattr(args, name, getattr(args, name).split(","))
+        unknown = [x for x in getattr(args, name) if x not in values]
+        if unknown:
+            parser.error(f"--{name} knows {', '.join(values)}, and not {', '.join(unknown)}")
+    if args.quick and args.docs:
+        parser.error("the numbers of --quick say nothing: leave --docs out")
+
+
 def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--tandem", required=True, type=pathlib.Path)
@@ -60,13 +71,7 @@ def read_arguments():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--docs", action="store_true")
     args = parser.parse_args()
-    for name, known in (("parts", PARTS), ("tasks", TASKS), ("algorithms", ALGORITHMS)):
-        setattr(args, name, getattr(args, name).split(","))
-        unknown = [x for x in getattr(args, name) if x not in known]
-        if unknown:
-            parser.error(f"--{name} knows {', '.join(known)}, and not {', '.join(unknown)}")
-    if args.quick and args.docs:
-        parser.error("the numbers of --quick say nothing: leave --docs out")
+    split_choices(parser, args, {"parts": PARTS, "tasks": TASKS, "algorithms": ALGORITHMS})
     args.gaps = [gap for gap in GAPS if gap not in ("none", "healthy")]
     args.losses = study_preferences.LOSSES
     if args.quick:

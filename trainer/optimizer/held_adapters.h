@@ -12,8 +12,8 @@ struct HeldAdapters {
   std::vector<LoraModule> modules;
   std::vector<HostTensor> tensors;  // A and B of each, F32, whole, as copies; LoraTensors order
   std::vector<double> changes;  // ||s B A||^2 of each: how far it moves its weight from the base
-  std::vector<double>
-      moves;  // ||s B A - s B' A'||^2 since adapters of before; empty: there are none
+  // ||s B A - s B' A'||^2 of each, to the adapters of a push before; empty: there are none.
+  std::vector<double> moves;
 };
 
 }  // namespace tandem::trainer

@@ -14,7 +14,7 @@ struct KeptMasters {
   int64_t number = 0;                 // counts the copies that this learner made
   std::vector<TensorSource> tensors;  // F32, Hugging Face names
   std::shared_ptr<const void> owner;  // the copy lives as long as this
-  // Of a policy with adapters, whose merged weights `tensors` are: A and B, LoraTensors order, F32.
+  // A and B of a policy with adapters, with which `tensors` were merged: LoraTensors order, F32.
   std::vector<HostTensor> adapter = {};
   int64_t adapter_rank = 0;
   float adapter_scaling = 1;

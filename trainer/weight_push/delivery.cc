@@ -14,7 +14,6 @@
 #include "common/model/formats/plan_text.h"
 #include "common/model/formats/stored_tensors.h"
 #include "common/process/thread_team.h"
-#include "common/rendezvous/loopback.h"
 
 namespace tandem::trainer {
 
@@ -109,17 +108,13 @@ absl::StatusOr<DType> Delivery::ServerDType() {
   return failed;
 }
 
-absl::StatusOr<std::string> Delivery::QuantiseFor(const ModelConfig& config, QuantiseOn where) {
-  if (where == QuantiseOn::kServer) return "";
+absl::StatusOr<std::string> Delivery::QuantiseFor(const ModelConfig& config) {
   std::set<std::string> formats;
-  bool all_here = true;
   for (const int server : client_->Behind(milliseconds(0))) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string of_server, publisher_->StoredFormats(server));
-    formats.insert(of_server);
-    all_here = all_here && IsLoopback(client_->address(server));
+    const absl::StatusOr<std::string> of_server = publisher_->StoredFormats(server);
+    if (of_server.ok()) formats.insert(*of_server);
   }
   if (formats.size() != 1 || formats.begin()->empty()) return "";
-  if (where == QuantiseOn::kAuto && all_here) return "";
   TANDEM_ASSIGN_OR_RETURN(const QuantisationOptions options, OptionsOfPlan(*formats.begin()));
   TANDEM_ASSIGN_OR_RETURN(stored_, MakeQuantisationPlan(config, options));
   return *formats.begin();

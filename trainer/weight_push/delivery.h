@@ -58,10 +58,10 @@ class Delivery {
   // The dtype of the weights of the first server that answers. Errors of the last call.
   absl::StatusOr<DType> ServerDType();
 
-  // Whether to quantise what is pushed, before the first Publish: in the formats that every server
-  // which answers takes as stored rows. Returns their text; empty: they take none, or differ, or
-  // `where` is kServer, or kAuto and all of them are on this machine. Errors of the last call.
-  absl::StatusOr<std::string> QuantiseFor(const ModelConfig& config, QuantiseOn where);
+  // From the first Publish on, pushes quantised matrices as servers store them, if all servers that
+  // answer now take the same. Returns their formats (PlanText); empty: they take none, or differ.
+  //   INVALID_ARGUMENT  formats that the model does not take
+  absl::StatusOr<std::string> QuantiseFor(const ModelConfig& config);
 
   // Takes `cast` as the weights of `version`, and sends those due to every server that is ready or
   // behind. A server that fails is taken out of rotation (event push_failed).

@@ -140,12 +140,10 @@ void BindOptions(OptionBinder& binder, WeightPublisherOptions& options) {
               "send only what changed to servers that run the version before, where that is less");
   binder.Choice<QuantiseOn>(
       "quantise_on", &options.quantise_on,
-      {{"auto", QuantiseOn::kAuto},
-       {"server", QuantiseOn::kServer},
-       {"trainer", QuantiseOn::kTrainer}},
-      "for servers that all quantise alike: on the server, as weights arrive; on the trainer, "
-      "which "
-      "sends half or a quarter of the bytes; auto: on the trainer unless all are on this machine");
+      {{"trainer", QuantiseOn::kTrainer}, {"server", QuantiseOn::kServer}},
+      "weights of servers that all quantise alike: on the trainer, which sends half or a quarter "
+      "of "
+      "the bytes, or on each server as they arrive; servers that differ do so themselves");
   binder.Number("timeout_seconds", &options.timeout_seconds, {.min = 0, .exclusive_min = true}, "s",
                 "deadline of sending, and of committing, one version at one server");
   binder.Number("lease_seconds", &options.lease_seconds, {.min = 1, .max = 86400}, "s",

@@ -34,12 +34,12 @@ enum class PushTransport { kStream, kCollective };
 
 // Where weights become those of servers that quantise: on arrival, or before they are sent, which
 // halves or quarters the bytes of a push.
-enum class QuantiseOn { kAuto, kServer, kTrainer };
+enum class QuantiseOn { kTrainer, kServer };
 
 struct WeightPublisherOptions {
   PushTransport transport = PushTransport::kStream;
   bool delta = true;  // send what changed, where that is less
-  QuantiseOn quantise_on = QuantiseOn::kAuto;
+  QuantiseOn quantise_on = QuantiseOn::kTrainer;
   double timeout_seconds = 120;  // one call of the life cycle
   double lease_seconds = 60;
   int64_t chunk_bytes = 1 << 21;

@@ -1,14 +1,15 @@
 #include "rollout_server/engine/forward/adapter_rows.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace tandem::rollout {
 
-void AdapterRows::Begin(std::vector<const AdapterWeights*> rows) {
-  rows_ = std::move(rows);
+void AdapterRows::Begin(int64_t rows, absl::FunctionRef<const AdapterWeights*(int64_t)> of) {
+  rows_.clear();
   stride_ = 0;
-  for (const AdapterWeights* const adapter : rows_) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const AdapterWeights* const adapter = of(row);
+    rows_.push_back(adapter);
     if (adapter != nullptr) stride_ = std::max(stride_, adapter->largest_rank);
   }
   const int64_t bytes = std::ssize(rows_) * stride_ * 4;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "common/model/forward_kernels.h"
 #include "common/model/quantisation_plan.h"
 #include "common/tensor/aligned_buffer.h"
@@ -30,8 +31,8 @@ class AdapterRows {
  public:
   explicit AdapterRows(const ForwardKernels& kernels) : kernels_(kernels) {}
 
-  // The adapter of each row; null: none. They must outlive the step.
-  void Begin(std::vector<const AdapterWeights*> rows);
+  // Takes of(i), the adapter of row i (null: none), for all rows of a step, which it must outlive.
+  void Begin(int64_t rows, absl::FunctionRef<const AdapterWeights*(int64_t)> of);
   bool any() const { return stride_ > 0; }
 
   // The inner values of `row`, whose input to the matrix is x.

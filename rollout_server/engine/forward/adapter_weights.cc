@@ -112,7 +112,7 @@ absl::StatusOr<AdapterFactors> FactorsOf(const LoraAdapter& adapter) {
                             .scaling = adapter.options.scaling()};
   for (const HostTensor& tensor : adapter.tensors) {
     TANDEM_ASSIGN_OR_RETURN(HostTensor wide, CastNearest(tensor, DType::kF32));
-    factors.tensors.push_back(std::move(wide));
+    factors.tensors.push_back(Aligned(std::move(wide)));
   }
   return factors;
 }

@@ -48,7 +48,7 @@ struct AdapterWeights {
   }
 };
 
-// The factors of an adapter: LoraTensors of `modules`, F32.
+// The factors of an adapter: LoraTensors of `modules`, F32, aligned.
 struct AdapterFactors {
   std::vector<LoraModule> modules;
   std::vector<HostTensor> tensors;

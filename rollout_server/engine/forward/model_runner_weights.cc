@@ -50,11 +50,9 @@ void ModelRunner::PrepareAdapters(const AdapterWeights* of_weights,
     const AdapterWeights* const own = inputs[static_cast<size_t>(row)].adapter;
     return own != nullptr ? own : of_weights;
   };
-  std::vector<const AdapterWeights*> rows, head_rows;
-  for (int64_t row = 0; row < std::ssize(inputs); ++row) rows.push_back(of(row));
-  for (const int64_t row : logits_rows) head_rows.push_back(of(row));
-  adapters_.Begin(std::move(rows));
-  head_adapters_.Begin(std::move(head_rows));
+  adapters_.Begin(std::ssize(inputs), of);
+  head_adapters_.Begin(std::ssize(logits_rows),
+                       [&](int64_t i) { return of(logits_rows[static_cast<size_t>(i)]); });
   attended_.Collect(adapters_.any());
   activated_.Collect(adapters_.any());
 }

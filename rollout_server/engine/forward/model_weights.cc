@@ -106,13 +106,13 @@ std::vector<Row> ZeroRow(const WeightFormat& format, int64_t depth) {
   return {row.begin(), row.end()};
 }
 
-// Calls pack(row type) with a null pointer of the type of the rows of matrix `name`.
+// Calls pack with the type of the rows of matrix `name`: T, or bytes.
 template <typename T, typename Pack>
 void WithRows(const Source<T>& source, const std::string& name, const Pack& pack) {
   if (source.IsStored(name)) {
-    pack(static_cast<const uint8_t*>(nullptr));
+    pack(std::type_identity<uint8_t>());
   } else {
-    pack(static_cast<const T*>(nullptr));
+    pack(std::type_identity<T>());
   }
 }
 
@@ -124,13 +124,14 @@ void PackLinear(Source<T>& source, const std::string& prefix, const std::vector<
   for (const std::string& name : names) {
     if (has_bias) source.AppendVector(absl::StrCat(prefix, name, ".bias"), out.bias);
   }
-  WithRows(source, absl::StrCat(prefix, names.front(), ".weight"), [&](auto* row) {
-    std::vector<decltype(row)> rows;
-    for (const std::string& name : names) {
-      source.AppendRows(absl::StrCat(prefix, name, ".weight"), rows);
-    }
-    out.matrix.Pack(std::span<const decltype(row)>(rows), depth, format);
-  });
+  WithRows(source, absl::StrCat(prefix, names.front(), ".weight"),
+           [&]<typename Row>(std::type_identity<Row>) {
+             std::vector<const Row*> rows;
+             for (const std::string& name : names) {
+               source.AppendRows(absl::StrCat(prefix, name, ".weight"), rows);
+             }
+             out.matrix.Pack(std::span<const Row* const>(rows), depth, format);
+           });
 }
 
 // Gates and ups side by side in each tile: calls take(part, i) for every output of the matrix, with
@@ -159,23 +160,24 @@ void PackGateUp(const ModelConfig& config, Source<T>& source, const std::string&
       out.bias.push_back(i < inner ? bias[part][static_cast<size_t>(i)] : 0.0f);
     });
   }
-  WithRows(source, mlp + (fused ? "gate_up_proj.weight" : "gate_proj.weight"), [&](auto* row) {
-    using Row = std::remove_const_t<std::remove_pointer_t<decltype(row)>>;
-    std::vector<const Row*> parts[2], rows;
-    for (size_t part = 0; part < 2; ++part) {
-      if (fused) {
-        const int64_t first = static_cast<int64_t>(part) * inner;
-        source.AppendRows(mlp + "gate_up_proj.weight", first, first + inner, parts[part]);
-      } else {
-        source.AppendRows(mlp + (part == 0 ? "gate_proj.weight" : "up_proj.weight"), parts[part]);
-      }
-    }
-    const std::vector<Row> zeros = ZeroRow<Row>(format, depth);
-    VisitGateUp(config, [&](size_t part, int64_t i) {
-      rows.push_back(i < inner ? parts[part][static_cast<size_t>(i)] : zeros.data());
-    });
-    out.matrix.Pack(std::span<const Row* const>(rows), depth, format);
-  });
+  WithRows(source, mlp + (fused ? "gate_up_proj.weight" : "gate_proj.weight"),
+           [&]<typename Row>(std::type_identity<Row>) {
+             std::vector<const Row*> parts[2], rows;
+             for (size_t part = 0; part < 2; ++part) {
+               if (fused) {
+                 const int64_t first = static_cast<int64_t>(part) * inner;
+                 source.AppendRows(mlp + "gate_up_proj.weight", first, first + inner, parts[part]);
+               } else {
+                 source.AppendRows(mlp + (part == 0 ? "gate_proj.weight" : "up_proj.weight"),
+                                   parts[part]);
+               }
+             }
+             const std::vector<Row> zeros = ZeroRow<Row>(format, depth);
+             VisitGateUp(config, [&](size_t part, int64_t i) {
+               rows.push_back(i < inner ? parts[part][static_cast<size_t>(i)] : zeros.data());
+             });
+             out.matrix.Pack(std::span<const Row* const>(rows), depth, format);
+           });
 }
 
 template <typename T>
@@ -210,10 +212,10 @@ void PackAll(const ModelConfig& config, const TensorsByName& tensors, const Quan
              ThreadTeam& team, ModelWeights& out) {
   const auto pack_table = [&](const std::string& name, PackedMatrix& matrix) {
     Source<T> source(tensors);
-    WithRows(source, name, [&](auto* row) {
-      std::vector<decltype(row)> rows;
+    WithRows(source, name, [&]<typename Row>(std::type_identity<Row>) {
+      std::vector<const Row*> rows;
       source.AppendRows(name, rows);
-      matrix.Pack(std::span<const decltype(row)>(rows), config.hidden_size, plan.head);
+      matrix.Pack(std::span<const Row* const>(rows), config.hidden_size, plan.head);
     });
   };
   const bool tied = config.tie_word_embeddings;

@@ -62,7 +62,7 @@ struct GroupRequest {
       {};                                // of the last completion, if it is a greedy baseline
   std::optional<TurnLimits> turns = {};  // none: of one turn
   std::string adapter = {};  // one of EngineOptions::lora_modules; empty: what is served
-  // Of that name, from Engine::Add on.
+  // The adapter of that name, from Engine::Add on.
   std::shared_ptr<const AdapterWeights> adapter_weights = nullptr;
   uint64_t adapter_id = 0;
   ByteCharge charge;  // for this request; its completions charge the same meter

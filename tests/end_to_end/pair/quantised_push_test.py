@@ -1,10 +1,12 @@
 """Runs whose trainer quantises what it pushes: the same servers as those that quantise on arrival, for half or a quarter of the bytes."""
+import contextlib
 import json
+import subprocess
 
 import pytest
 
 import small_run
-from rollout_client import load_stubs
+from rollout_client import Server
 
 FORMATS = {"int8": {"weights": "int8", "kv": "int8"}, "fp8": {"weights": "fp8_e4m3"},
            "int4": {"weights": "int4_group", "weights_by_layer": {"o_proj": "dtype"}}}
@@ -13,11 +15,6 @@ FORMATS = {"int8": {"weights": "int8", "kv": "int8"}, "fp8": {"weights": "fp8_e4
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return small_run.make_model(tmp_path_factory.mktemp("model"), "--dtype", "bf16")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stubs():
-    return load_stubs()
 
 
 def run_of(folder, model, formats, where, *arguments, **trainer):
@@ -56,6 +53,15 @@ def test_exact_sides_have_the_same_bits_when_the_trainer_quantises(model, tmp_pa
         assert step["drift/max_abs_delta"] == 0, step["step"]
 
 
-def test_servers_of_this_machine_quantise_by_themselves_unless_told_otherwise(model, tmp_path):
-    run_of(tmp_path, model, FORMATS["int8"], "auto", steps=1)
+def test_servers_that_quantise_differently_do_so_themselves(model, tmp_path):
+    path = small_run.write_config(tmp_path, model, dtype="bf16", steps=2)
+    config = json.loads(path.read_text())
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(Server(model, "--dtype", "bf16", "--set", f"server.engine.weights={weights}"))
+                   for weights in ("int8", "int4_group")]
+        config["trainer"]["servers"] = [server.address for server in servers]
+        path.write_text(json.dumps({"trainer": config["trainer"]}))
+        done = subprocess.run([str(small_run.TANDEM), "train", "--config", str(path)], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert not small_run.events(tmp_path, "push_quantises")
+    assert len({event["server"] for event in small_run.events(tmp_path, "push_committed")}) == 2

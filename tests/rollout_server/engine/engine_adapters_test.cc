@@ -210,6 +210,11 @@ TEST_F(EngineAdaptersTest, WhatContradictsIsRefused) {
   options.faults.stale_versions = 1;
   EXPECT_THAT(Engine::Create(directory(), options),
               FailsWith(kBadValue, "engine.lora unmerged with drift.inject"));
+  options = Fp32();
+  options.lora_modules = {{"french", "/nowhere"}};
+  EXPECT_THAT(Engine::Create(directory(), options),
+              FailsWith(absl::StatusCode::kNotFound,
+                        "server.engine.lora_modules: french: /nowhere/adapter_config.json"));
   EXPECT_THAT(Make(Fp32())->StageAdapter({}),
               FailsWith(absl::StatusCode::kFailedPrecondition, "set server.engine.lora"));
 }

@@ -17,7 +17,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import quantised_pages  # noqa: E402
-from algorithms import Attempts  # noqa: E402
+from algorithms import Attempts, split_choices  # noqa: E402
 from quantised_runs import FORMATS, TASKS, TRAINED, Study, best_of, replay, time_of, train  # noqa: E402
 
 PARTS = ("replay", "train", "time")
@@ -34,13 +34,7 @@ def read_arguments():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--docs", action="store_true")
     args = parser.parse_args()
-    for name, known in (("parts", PARTS), ("tasks", TASKS), ("formats", FORMATS)):
-        setattr(args, name, getattr(args, name).split(","))
-        unknown = [x for x in getattr(args, name) if x not in known]
-        if unknown:
-            parser.error(f"--{name} knows {', '.join(known)}, and not {', '.join(unknown)}")
-    if args.quick and args.docs:
-        parser.error("the numbers of --quick say nothing: leave --docs out")
+    split_choices(parser, args, {"parts": PARTS, "tasks": TASKS, "formats": FORMATS})
     if args.quick:
         args.seeds = 1
     return args

@@ -9,6 +9,7 @@ from seed_statistics import interval  # noqa: E402
 from study_pages import COLOURS, FIGURES, PAGES, pyplot, put, shown, table  # noqa: E402
 
 PAGE = PAGES / "quantised_rollouts.md"
+COLUMNS = [*TRAINED, "best"]
 
 
 def smooth(curve):
@@ -23,11 +24,6 @@ def steps_to(curve, reward=SOLVED):
 
 def group(results, **wanted):
     return [result for result in results if all(result[key] == value for key, value in wanted.items())]
-
-
-def columns_of(best, task):
-    """Of a task's tables: every correction that was trained with, and the best."""
-    return [*TRAINED, "best"]
 
 
 def correction_of(column, best, task, form):
@@ -48,13 +44,13 @@ def learning(curves, best, task):
     rows = []
     for form in FORMATS:
         row = [form]
-        for column in columns_of(best, task):
+        for column in COLUMNS:
             runs = group(curves, task=task, format=form, correction=correction_of(column, best, task, form))
             name = f" [{correction_of(column, best, task, form)}]" if column == "best" and runs else ""
             row.append((shown([run["held_out"] for run in runs]) + "; " + steps_shown(runs) + name) if runs else "-")
         if any(cell != "-" for cell in row[1:]):
             rows.append(row)
-    return table(["rollouts", *columns_of(best, task)], rows) if rows else ""
+    return table(["rollouts", *COLUMNS], rows) if rows else ""
 
 
 def mismatch(curves, task):
@@ -118,7 +114,7 @@ def curves_figure(curves, best, path):
             if bf16:
                 axis.fill_between(range(1, len(bf16[0]) + 1), *(list(map(edge, zip(*bf16))) for edge in (min, max)), color="#dddddd",
                                   label="bf16 with TIS, all seeds")
-            for colour, column in zip(COLOURS[1:], columns_of(best, task)):
+            for colour, column in zip(COLOURS[1:], COLUMNS):
                 runs = group(curves, task=task, format=form, correction=correction_of(column, best, task, form))
                 if column == "best" and correction_of(column, best, task, form) in TRAINED:
                     continue

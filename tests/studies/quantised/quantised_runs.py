@@ -10,7 +10,7 @@ import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from study_runs import ROOT, Study, mean_of, run_file  # noqa: E402,F401
+from study_runs import Study, mean_of, run_file  # noqa: E402,F401
 
 SOLVED = 0.8
 # server.engine's settings of every number format: "int8w" has int8 weights and multiplies inputs as they are, "int8" has both in int8.
