@@ -40,11 +40,12 @@ TANDEM_INLINE typename Lanes<kWidth>::Word FloatBits(typename Lanes<kWidth>::Wor
 
 // kRows fp32 rows times kVectors panels, 16 / kWidth registers each.
 template <bool kFp8, int kRows, int kVectors, int kWidth>
-TANDEM_INLINE void BytesTile(const PanelTask& task, int64_t row, int64_t panel, const char* next) {
+TANDEM_INLINE void BytesTile(const PanelTask& task, const TaskRows& rows, int64_t panel) {
   using Vector = Lanes<kWidth>;
   constexpr int kParts = 16 / kWidth;
   const int64_t depth = task.depth, x_stride = task.x.stride, panel_bytes = task.panel_bytes;
-  const float* x = static_cast<const float*>(task.x.data) + row * x_stride;
+  const float* x = static_cast<const float*>(task.x.data) + rows.first * x_stride;
+  Ahead ahead(task, rows, WholeWords(depth, 4));
   const char* panels = task.panels + panel * panel_bytes;
   typename Vector::Float sums[kRows][kVectors * kParts] = {};
   const auto add = [&](int64_t k, int count) __attribute__((always_inline)) {
@@ -67,8 +68,7 @@ TANDEM_INLINE void BytesTile(const PanelTask& task, int64_t row, int64_t panel, 
   };
   int64_t k = 0;
   for (; k + 4 <= depth; k += 4) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) Fetch(next, v * panel_bytes + k * 16);
+    ahead.Fetch();
     add(k, 4);
   }
   if (k < depth) add(k, static_cast<int>(depth - k));
@@ -79,33 +79,22 @@ TANDEM_INLINE void BytesTile(const PanelTask& task, int64_t row, int64_t panel, 
     const typename Vector::Float scale = Vector::Load(scales + i % kParts * kWidth);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      Vector::Store(task.out + (row + r) * task.out_stride + panel * 16 + i * kWidth,
+      Vector::Store(task.out + (rows.first + r) * task.out_stride + panel * 16 + i * kWidth,
                     sums[r][i] * scale);
     }
   }
 }
 
-// At most kFewByteRows fp32 rows.
-template <bool kFp8, int kMaxRows, int kVectors, int kWidth>
-TANDEM_INLINE void BytesRows(const PanelTask& task) {
-  const auto rows_of = [&]<int kRows>(int64_t row) __attribute__((always_inline)) {
-    const bool last = row + kRows == task.rows && task.next != nullptr;
-    if (kVectors == 2 && task.num_panels == 2) {
-      BytesTile<kFp8, kRows, kVectors, kWidth>(task, row, 0, last ? task.next : nullptr);
-      return;
-    }
-    for (int64_t p = 0; p < task.num_panels; ++p) {
-      BytesTile<kFp8, kRows, 1, kWidth>(task, row, p,
-                                        last ? task.next + p * task.panel_bytes : nullptr);
-    }
-  };
-  int64_t row = 0;
-  for (; task.rows - row >= kMaxRows; row += kMaxRows) rows_of.template operator()<kMaxRows>(row);
-  if (kMaxRows > 2 && task.rows - row >= 2) {
-    rows_of.template operator()<2>(row);
-    row += 2;
+// Some fp32 rows times one or two panels, kVectors at a time.
+template <bool kFp8, int kRows, int kVectors, int kWidth>
+TANDEM_INLINE void BytesPanels(const PanelTask& task, const TaskRows& rows) {
+  if (kVectors == 2 && task.num_panels == 2) {
+    BytesTile<kFp8, kRows, kVectors, kWidth>(task, rows, 0);
+    return;
   }
-  for (; row < task.rows; ++row) rows_of.template operator()<1>(row);
+  for (int64_t p = 0; p < task.num_panels; ++p) {
+    BytesTile<kFp8, kRows, 1, kWidth>(task, rows.OfPanel(p, task.num_panels), p);
+  }
 }
 
 template <bool kFp8, int kWidth>
@@ -114,10 +103,8 @@ TANDEM_INLINE void UnpackPanels(const PanelTask& task, uint32_t* out) {
   const int64_t pairs = WholeWords(task.depth, 2), count = WholeWords(task.depth, 4);
   for (int64_t p = 0; p < task.num_panels; ++p) {
     const auto* words = reinterpret_cast<const uint32_t*>(task.panels + p * task.panel_bytes);
-    const char* next = task.next != nullptr ? task.next + p * task.panel_bytes : nullptr;
     uint32_t* to = out + p * pairs * 16;
     for (int64_t i = 0; i < count; ++i) {
-      Fetch(next, i * 64);
       for (int part = 0; part < 16; part += kWidth) {
         const typename Vector::Word four = Vector::LoadWords(words + i * 16 + part);
         for (int pair = 0; pair < 2; ++pair) {
@@ -143,17 +130,21 @@ TANDEM_INLINE void ScaleBody(const PanelTask& task) {
   }
 }
 
-#define TANDEM_DEFINE_UNPACK(set, target, width, rows, vectors)                                   \
-  target void UnpackInt8##set(const PanelTask& task, uint32_t* out) {                             \
-    UnpackPanels<false, width>(task, out);                                                        \
-  }                                                                                               \
-  target void UnpackFp8##set(const PanelTask& task, uint32_t* out) {                              \
-    UnpackPanels<true, width>(task, out);                                                         \
-  }                                                                                               \
-  target void FewInt8##set(const PanelTask& task) {                                               \
-    BytesRows<false, rows, vectors, width>(task);                                                 \
-  }                                                                                               \
-  target void FewFp8##set(const PanelTask& task) { BytesRows<true, rows, vectors, width>(task); } \
+#define TANDEM_DEFINE_BYTES(name, is_fp8, target, width, most_rows, vectors) \
+  struct name {                                                              \
+    static constexpr int kMostRows = most_rows;                              \
+    template <int kRows>                                                     \
+    target static void Tile(const PanelTask& task, const TaskRows& rows) {   \
+      BytesPanels<is_fp8, kRows, vectors, width>(task, rows);                \
+    }                                                                        \
+  };                                                                         \
+  target void Unpack##name(const PanelTask& task, uint32_t* out) {           \
+    UnpackPanels<is_fp8, width>(task, out);                                  \
+  }
+
+#define TANDEM_DEFINE_UNPACK(set, target, width, rows, vectors)       \
+  TANDEM_DEFINE_BYTES(Int8##set, false, target, width, rows, vectors) \
+  TANDEM_DEFINE_BYTES(Fp8##set, true, target, width, rows, vectors)   \
   target void Scale##set(const PanelTask& task) { ScaleBody(task); }
 
 TANDEM_DEFINE_UNPACK(Scalar, , 4, 1, 1)
@@ -163,10 +154,10 @@ TANDEM_DEFINE_UNPACK(Avx512, TANDEM_TARGET_AVX512, 16, 4, 2)
 #if defined(__x86_64__)
 // kRows bf16 rows times kVectors panels.
 template <bool kFp8, int kRows, int kVectors>
-TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void BytePairsTile(const PanelTask& task, int64_t row,
-                                                           const char* next) {
+TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void BytePairsTile(const PanelTask& task,
+                                                           const TaskRows& rows) {
   const int64_t x_stride = task.x.stride / 2, panel_bytes = task.panel_bytes;
-  const uint32_t* x = static_cast<const uint32_t*>(task.x.data) + row * x_stride;
+  const uint32_t* x = static_cast<const uint32_t*>(task.x.data) + rows.first * x_stride;
   const char* panels = task.panels;
   __m512 sums[kRows][kVectors];
 #pragma GCC unroll 8
@@ -175,13 +166,14 @@ TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void BytePairsTile(const PanelTask& task
     for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm512_setzero_ps();
   }
   const int64_t pairs = task.depth / 2;
+  Ahead ahead(task, rows, pairs);
   for (int64_t pair = 0; pair < pairs; ++pair) {
     __m512bh w[kVectors];
+    ahead.Fetch();
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       // Two pairs lie in a word: the second comes from its upper half.
       const char* from = panels + v * panel_bytes + pair / 2 * 64;
-      if (pair % 2 == 0) Fetch(next, v * panel_bytes + pair / 2 * 64);
       const auto words = Lanes<16>::LoadWords(reinterpret_cast<const uint32_t*>(from)) >>
                          static_cast<uint32_t>(pair % 2 * 16);
       w[v] = (__m512bh)((FloatBits<kFp8, 16>(words, 0) >> 16) | FloatBits<kFp8, 16>(words, 1));
@@ -198,41 +190,21 @@ TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void BytePairsTile(const PanelTask& task
     const __m512 scale = _mm512_load_ps(panels + v * panel_bytes + BytesPanelWords(task.depth) * 4);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      _mm512_storeu_ps(task.out + (row + r) * task.out_stride + v * 16,
+      _mm512_storeu_ps(task.out + (rows.first + r) * task.out_stride + v * 16,
                        _mm512_mul_ps(sums[r][v], scale));
     }
   }
 }
 
-template <bool kFp8, int kVectors>
-TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void BytePairsRows(const PanelTask& task) {
-  int64_t row = 0;
-#define TANDEM_ROWS(count)                                                                  \
-  {                                                                                         \
-    BytePairsTile<kFp8, count, kVectors>(task, row,                                         \
-                                         row + (count) == task.rows ? task.next : nullptr); \
-    row += (count);                                                                         \
-  }
-  while (task.rows - row >= 4) TANDEM_ROWS(4)
-  if (task.rows - row >= 2) TANDEM_ROWS(2)
-  if (task.rows - row >= 1) TANDEM_ROWS(1)
-#undef TANDEM_ROWS
-}
-
 template <bool kFp8>
-TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void BytePairs(const PanelTask& task) {
-  if (task.num_panels == 2) {
-    BytePairsRows<kFp8, 2>(task);
-  } else {
-    BytePairsRows<kFp8, 1>(task);
+struct BytePairs {
+  static constexpr int kMostRows = 4;
+  template <int kRows>
+  TANDEM_TARGET_AVX512_BF16 static void Tile(const PanelTask& task, const TaskRows& rows) {
+    task.num_panels == 2 ? BytePairsTile<kFp8, kRows, 2>(task, rows)
+                         : BytePairsTile<kFp8, kRows, 1>(task, rows);
   }
-}
-
-TANDEM_TARGET_AVX512_BF16 void FewInt8Pairs(const PanelTask& task) { BytePairs<false>(task); }
-TANDEM_TARGET_AVX512_BF16 void FewFp8Pairs(const PanelTask& task) { BytePairs<true>(task); }
-#else
-void FewInt8Pairs(const PanelTask&) { TANDEM_CHECK(false); }
-void FewFp8Pairs(const PanelTask&) { TANDEM_CHECK(false); }
+};
 #endif
 
 }  // namespace
@@ -240,11 +212,15 @@ void FewFp8Pairs(const PanelTask&) { TANDEM_CHECK(false); }
 PanelsFunction* FewByteRowsPanels(InstructionSet set, bool is_fp8, OperandType operand) {
   if (operand == OperandType::kBf16) {
     TANDEM_CHECK(set == InstructionSet::kAvx512Bf16);
-    return is_fp8 ? FewFp8Pairs : FewInt8Pairs;
+#if defined(__x86_64__)
+    return is_fp8 ? MultiplyRows<BytePairs<true>> : MultiplyRows<BytePairs<false>>;
+#endif
   }
   TANDEM_CHECK(operand == OperandType::kFp32);
-  return is_fp8 ? VariantFor(set, FewFp8Scalar, FewFp8Avx2, FewFp8Avx512)
-                : VariantFor(set, FewInt8Scalar, FewInt8Avx2, FewInt8Avx512);
+  return is_fp8 ? VariantFor(set, MultiplyRows<Fp8Scalar>, MultiplyRows<Fp8Avx2>,
+                             MultiplyRows<Fp8Avx512>)
+                : VariantFor(set, MultiplyRows<Int8Scalar>, MultiplyRows<Int8Avx2>,
+                             MultiplyRows<Int8Avx512>);
 }
 
 void UnpackBytes(InstructionSet set, bool is_fp8, const PanelTask& task, uint32_t* out) {

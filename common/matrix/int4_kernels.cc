@@ -20,10 +20,11 @@ constexpr int kShifts[kPerWord] = {0, 16, 8, 24, 4, 20, 12, 28};
 
 // Any instruction set, fp32 rows. kRows rows times one panel of 16 / kWidth vectors.
 template <int kRows, int kWidth>
-TANDEM_INLINE void Int4Tile(const PanelTask& task, int64_t row, int64_t panel, const char* next) {
+TANDEM_INLINE void Int4Tile(const PanelTask& task, const TaskRows& rows, int64_t panel) {
   using Vector = Lanes<kWidth>;
   constexpr int kParts = 16 / kWidth;
-  const float* x = static_cast<const float*>(task.x.data) + row * task.x.stride;
+  const float* x = static_cast<const float*>(task.x.data) + rows.first * task.x.stride;
+  Ahead ahead(task, rows, task.depth / kPerWord);
   const auto* words = reinterpret_cast<const uint32_t*>(task.panels + panel * task.panel_bytes);
   const auto* scales = reinterpret_cast<const uint16_t*>(words + Int4PanelWords(task.depth));
   typename Vector::Float sums[kRows][kParts] = {};
@@ -31,7 +32,7 @@ TANDEM_INLINE void Int4Tile(const PanelTask& task, int64_t row, int64_t panel, c
     const int64_t end = begin + task.group < task.depth ? begin + task.group : task.depth;
     typename Vector::Float parts[kRows][kParts] = {};
     for (int64_t k = begin; k < end; k += kPerWord) {
-      Fetch(next, k / kPerWord * 64);
+      ahead.Fetch();
 #pragma GCC unroll 16
       for (int i = 0; i < kPerWord; ++i) {
 #pragma GCC unroll 16
@@ -53,7 +54,7 @@ TANDEM_INLINE void Int4Tile(const PanelTask& task, int64_t row, int64_t panel, c
       for (int r = 0; r < kRows; ++r) sums[r][p] += parts[r][p] * scale;
     }
   }
-  float* out = task.out + row * task.out_stride + panel * 16;
+  float* out = task.out + rows.first * task.out_stride + panel * 16;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
@@ -63,22 +64,16 @@ TANDEM_INLINE void Int4Tile(const PanelTask& task, int64_t row, int64_t panel, c
   }
 }
 
-template <int kRows, int kWidth>
-TANDEM_INLINE void Int4Rows(const PanelTask& task) {
-  for (int64_t panel = 0; panel < task.num_panels; ++panel) {
-    const char* next = task.next != nullptr ? task.next + panel * task.panel_bytes : nullptr;
-    int64_t row = 0;
-    for (; row + kRows <= task.rows; row += kRows) {
-      Int4Tile<kRows, kWidth>(task, row, panel, row + kRows == task.rows ? next : nullptr);
-    }
-    for (; row < task.rows; ++row) {
-      Int4Tile<1, kWidth>(task, row, panel, row + 1 == task.rows ? next : nullptr);
-    }
-  }
-}
-
-#define TANDEM_DEFINE_INT4(name, target, rows, width) \
-  target void name(const PanelTask& task) { Int4Rows<rows, width>(task); }
+#define TANDEM_DEFINE_INT4(name, target, most_rows, width)                         \
+  struct name {                                                                    \
+    static constexpr int kMostRows = most_rows;                                    \
+    template <int kRows>                                                           \
+    target static void Tile(const PanelTask& task, const TaskRows& rows) {         \
+      for (int64_t panel = 0; panel < task.num_panels; ++panel) {                  \
+        Int4Tile<kRows, width>(task, rows.OfPanel(panel, task.num_panels), panel); \
+      }                                                                            \
+    }                                                                              \
+  };
 
 TANDEM_DEFINE_INT4(Int4Scalar, , 2, 4)
 TANDEM_DEFINE_INT4(Int4Avx2, TANDEM_TARGET_AVX2, 3, 8)
@@ -90,15 +85,16 @@ TANDEM_DEFINE_INT4(Int4Avx512, TANDEM_TARGET_AVX512, 8, 16)
 typedef uint16_t Halves __attribute__((vector_size(64)));
 
 template <int kRows, int kVectors>
-TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void Int4PairsTile(const PanelTask& task, int64_t row,
-                                                           const char* next) {
+TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void Int4PairsTile(const PanelTask& task,
+                                                           const TaskRows& rows) {
   alignas(64) static constexpr uint16_t kTable[32] = {
       0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000,
       0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040,
       0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
   const __m512i table = _mm512_load_si512(kTable);
   const int64_t x_stride = task.x.stride / 2;
-  const uint32_t* x = static_cast<const uint32_t*>(task.x.data) + row * x_stride;
+  const uint32_t* x = static_cast<const uint32_t*>(task.x.data) + rows.first * x_stride;
+  Ahead ahead(task, rows, task.depth / kPerWord);
   const char* const panels = task.panels;
   const int64_t scales = Int4PanelWords(task.depth) * 4;
   __m512 sums[kRows][kVectors];
@@ -120,8 +116,8 @@ TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void Int4PairsTile(const PanelTask& task
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
         words[v] = _mm512_load_si512(panels + v * task.panel_bytes + k * 8);
-        Fetch(next, v * task.panel_bytes + k * 8);
       }
+      ahead.Fetch();
 #pragma GCC unroll 16
       for (int pair = 0; pair < 4; ++pair) {
         __m512bh w[kVectors];
@@ -148,7 +144,7 @@ TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void Int4PairsTile(const PanelTask& task
       for (int r = 0; r < kRows; ++r) sums[r][v] = _mm512_fmadd_ps(parts[r][v], scale, sums[r][v]);
     }
   }
-  float* out = task.out + row * task.out_stride;
+  float* out = task.out + rows.first * task.out_stride;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
@@ -158,30 +154,14 @@ TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void Int4PairsTile(const PanelTask& task
   }
 }
 
-template <int kVectors>
-TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void Int4PairsRows(const PanelTask& task) {
-  int64_t row = 0;
-#define TANDEM_ROWS(count)                                                                       \
-  {                                                                                              \
-    Int4PairsTile<count, kVectors>(task, row, row + (count) == task.rows ? task.next : nullptr); \
-    row += (count);                                                                              \
+struct Int4Pairs {
+  static constexpr int kMostRows = 6;
+  template <int kRows>
+  TANDEM_TARGET_AVX512_BF16 static void Tile(const PanelTask& task, const TaskRows& rows) {
+    task.num_panels == 2 ? Int4PairsTile<kRows, 2>(task, rows)
+                         : Int4PairsTile<kRows, 1>(task, rows);
   }
-  while (task.rows - row >= 6) TANDEM_ROWS(6)
-  if (task.rows - row >= 4) TANDEM_ROWS(4)
-  if (task.rows - row >= 2) TANDEM_ROWS(2)
-  if (task.rows - row >= 1) TANDEM_ROWS(1)
-#undef TANDEM_ROWS
-}
-
-TANDEM_TARGET_AVX512_BF16 void Int4Pairs(const PanelTask& task) {
-  if (task.num_panels == 2) {
-    Int4PairsRows<2>(task);
-  } else {
-    Int4PairsRows<1>(task);
-  }
-}
-#else
-void Int4Pairs(const PanelTask&) { TANDEM_CHECK(false); }
+};
 #endif
 
 }  // namespace
@@ -189,10 +169,13 @@ void Int4Pairs(const PanelTask&) { TANDEM_CHECK(false); }
 PanelsFunction* Int4Panels(InstructionSet set, OperandType operand) {
   if (operand == OperandType::kBf16) {
     TANDEM_CHECK(set == InstructionSet::kAvx512Bf16);
-    return Int4Pairs;
+#if defined(__x86_64__)
+    return MultiplyRows<Int4Pairs>;
+#endif
   }
   TANDEM_CHECK(operand == OperandType::kFp32);
-  return VariantFor(set, Int4Scalar, Int4Avx2, Int4Avx512);
+  return VariantFor(set, MultiplyRows<Int4Scalar>, MultiplyRows<Int4Avx2>,
+                    MultiplyRows<Int4Avx512>);
 }
 
 }  // namespace tandem

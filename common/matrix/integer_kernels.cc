@@ -203,14 +203,16 @@ TANDEM_TARGET_AVX2 TANDEM_INLINE void IntegerTileInt4Avx2(const PanelTask& task,
   }
 }
 
-#define TANDEM_DEFINE_INTEGER_AVX2(name, tile)                          \
-  TANDEM_TARGET_AVX2 void name(const PanelTask& task) {                 \
-    for (int64_t panel = 0; panel < task.num_panels; ++panel) {         \
-      int64_t row = 0;                                                  \
-      for (; row + 3 <= task.rows; row += 3) tile<3>(task, row, panel); \
-      for (; row < task.rows; ++row) tile<1>(task, row, panel);         \
-    }                                                                   \
-  }
+#define TANDEM_DEFINE_INTEGER_AVX2(name, tile)                                         \
+  struct name {                                                                        \
+    static constexpr int kMostRows = 3;                                                \
+    template <int kRows>                                                               \
+    TANDEM_TARGET_AVX2 static void Tile(const PanelTask& task, const TaskRows& rows) { \
+      for (int64_t panel = 0; panel < task.num_panels; ++panel) {                      \
+        tile<kRows>(task, rows.first, panel);                                          \
+      }                                                                                \
+    }                                                                                  \
+  };
 TANDEM_DEFINE_INTEGER_AVX2(IntegerAvx2, IntegerTileAvx2)
 TANDEM_DEFINE_INTEGER_AVX2(IntegerInt4Avx2, IntegerTileInt4Avx2)
 
@@ -219,13 +221,17 @@ TANDEM_DEFINE_INTEGER_AVX2(IntegerInt4Avx2, IntegerTileInt4Avx2)
 // Leaves the integer sums in `out`. What follows is not part of it, because gcc 12 keeps the sums in
 // registers only if nothing else is done with them.
 template <int kRows, int kVectors>
-TANDEM_TARGET_AVX512_VNNI TANDEM_INLINE void IntegerSumsVnni(const int8_t* x, int64_t x_stride,
-                                                             const char* panels,
-                                                             int64_t panel_bytes, int64_t depth,
-                                                             float* out, int64_t out_stride,
-                                                             const char* next) {
+TANDEM_TARGET_AVX512_VNNI TANDEM_INLINE void IntegerSumsVnni(const PanelTask& task,
+                                                             const TaskRows& rows) {
+  const int64_t x_stride = task.x.stride, depth = task.depth;
+  const auto* x = static_cast<const int8_t*>(task.x.data) + rows.first * x_stride;
+  const char* const panels = task.panels;
+  const int64_t panel_bytes = task.panel_bytes;
+  Ahead ahead(task, rows, WholeWords(depth, 4));
   __m512i sums[kRows][kVectors];
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm512_setzero_si512();
   }
   for (int64_t k = 0; k < depth; k += 4) {
@@ -233,8 +239,8 @@ TANDEM_TARGET_AVX512_VNNI TANDEM_INLINE void IntegerSumsVnni(const int8_t* x, in
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       w[v] = _mm512_load_si512(panels + v * panel_bytes + k * 16);
-      Fetch(next, v * panel_bytes + k * 16);
     }
+    ahead.Fetch();
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const __m512i word = _mm512_set1_epi32(*reinterpret_cast<const Words*>(x + r * x_stride + k));
@@ -242,9 +248,12 @@ TANDEM_TARGET_AVX512_VNNI TANDEM_INLINE void IntegerSumsVnni(const int8_t* x, in
       for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], w[v], word);
     }
   }
+  float* out = task.out + rows.first * task.out_stride;
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      _mm512_storeu_si512(out + r * out_stride + v * 16, sums[r][v]);
+      _mm512_storeu_si512(out + r * task.out_stride + v * 16, sums[r][v]);
     }
   }
 }
@@ -267,7 +276,9 @@ TANDEM_TARGET_AVX512_VNNI void ScaleSumsVnni(const PanelTask& task) {
 
 template <int kRows, int kVectors>
 TANDEM_TARGET_AVX512_VNNI TANDEM_INLINE void IntegerTileInt4Vnni(const PanelTask& task,
-                                                                 int64_t first, const char* next) {
+                                                                 const TaskRows& rows) {
+  const int64_t first = rows.first;
+  Ahead ahead(task, rows, task.depth / 8);
   const auto* x = static_cast<const int8_t*>(task.x.data) + first * task.x.stride;
   const int64_t scales_at = Int4PanelWords(task.depth) * 4;
   const __m512i low = _mm512_set1_epi8(0x0f);
@@ -297,8 +308,8 @@ TANDEM_TARGET_AVX512_VNNI TANDEM_INLINE void IntegerTileInt4Vnni(const PanelTask
             _mm512_load_si512(task.panels + v * task.panel_bytes + k * 8), order);
         w0[v] = _mm512_and_si512(words, low);
         w1[v] = _mm512_and_si512(_mm512_srli_epi16(words, 4), low);
-        Fetch(next, v * task.panel_bytes + k * 8);
       }
+      ahead.Fetch();
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const auto* words = reinterpret_cast<const Words*>(x + r * task.x.stride + k);
@@ -333,50 +344,28 @@ TANDEM_TARGET_AVX512_VNNI TANDEM_INLINE void IntegerTileInt4Vnni(const PanelTask
   }
 }
 
-template <int kVectors>
-TANDEM_TARGET_AVX512_VNNI TANDEM_INLINE void IntegerRowsVnni(const PanelTask& task) {
-  const auto* x = static_cast<const int8_t*>(task.x.data);
-  int64_t row = 0;
-#define TANDEM_ROWS(count)                                                                \
-  {                                                                                       \
-    IntegerSumsVnni<count, kVectors>(x + row * task.x.stride, task.x.stride, task.panels, \
-                                     task.panel_bytes, task.depth,                        \
-                                     task.out + row * task.out_stride, task.out_stride,   \
-                                     row + (count) == task.rows ? task.next : nullptr);   \
-    row += (count);                                                                       \
+struct SumsVnni {
+  static constexpr int kMostRows = 12;
+  template <int kRows>
+  TANDEM_TARGET_AVX512_VNNI static void Tile(const PanelTask& task, const TaskRows& rows) {
+    task.num_panels == 2 ? IntegerSumsVnni<kRows, 2>(task, rows)
+                         : IntegerSumsVnni<kRows, 1>(task, rows);
   }
-  while (task.rows - row >= 12) TANDEM_ROWS(12)
-  if (task.rows - row >= 8) TANDEM_ROWS(8)
-  if (task.rows - row >= 4) TANDEM_ROWS(4)
-  if (task.rows - row >= 2) TANDEM_ROWS(2)
-  if (task.rows - row >= 1) TANDEM_ROWS(1)
-#undef TANDEM_ROWS
+};
+
+void IntegerVnni(const PanelTask& task) {
+  MultiplyRows<SumsVnni>(task);
   ScaleSumsVnni(task);
 }
 
-template <int kVectors>
-TANDEM_TARGET_AVX512_VNNI TANDEM_INLINE void IntegerRowsInt4Vnni(const PanelTask& task) {
-  int64_t row = 0;
-#define TANDEM_ROWS(count)                                                                  \
-  {                                                                                         \
-    IntegerTileInt4Vnni<count, kVectors>(task, row,                                         \
-                                         row + (count) == task.rows ? task.next : nullptr); \
-    row += (count);                                                                         \
+struct Int4Vnni {
+  static constexpr int kMostRows = 6;
+  template <int kRows>
+  TANDEM_TARGET_AVX512_VNNI static void Tile(const PanelTask& task, const TaskRows& rows) {
+    task.num_panels == 2 ? IntegerTileInt4Vnni<kRows, 2>(task, rows)
+                         : IntegerTileInt4Vnni<kRows, 1>(task, rows);
   }
-  while (task.rows - row >= 6) TANDEM_ROWS(6)
-  if (task.rows - row >= 4) TANDEM_ROWS(4)
-  if (task.rows - row >= 2) TANDEM_ROWS(2)
-  if (task.rows - row >= 1) TANDEM_ROWS(1)
-#undef TANDEM_ROWS
-}
-
-TANDEM_TARGET_AVX512_VNNI void IntegerVnni(const PanelTask& task) {
-  task.num_panels == 2 ? IntegerRowsVnni<2>(task) : IntegerRowsVnni<1>(task);
-}
-
-TANDEM_TARGET_AVX512_VNNI void IntegerInt4Vnni(const PanelTask& task) {
-  task.num_panels == 2 ? IntegerRowsInt4Vnni<2>(task) : IntegerRowsInt4Vnni<1>(task);
-}
+};
 #endif
 
 }  // namespace
@@ -385,9 +374,11 @@ PanelsFunction* IntegerPanels(InstructionSet set, bool int4_weights) {
 #if defined(__x86_64__)
   static const bool has_vnni = __builtin_cpu_supports("avx512vnni");
   if (set >= InstructionSet::kAvx512 && has_vnni) {
-    return int4_weights ? IntegerInt4Vnni : IntegerVnni;
+    return int4_weights ? MultiplyRows<Int4Vnni> : IntegerVnni;
   }
-  if (set >= InstructionSet::kAvx2) return int4_weights ? IntegerInt4Avx2 : IntegerAvx2;
+  if (set >= InstructionSet::kAvx2) {
+    return int4_weights ? MultiplyRows<IntegerInt4Avx2> : MultiplyRows<IntegerAvx2>;
+  }
 #endif
   return int4_weights ? IntegerPlainInt4 : IntegerPlain;
 }

@@ -198,6 +198,7 @@ void PackedMatrix::MultiplyTile(InstructionSet set, int64_t tile, const Operand&
                     .out = out,
                     .out_stride = out_stride,
                     .next = static_cast<const char*>(next)};
+  task.next_bytes = task.num_panels * task.panel_bytes;
   const bool int4 = format_.scheme == WeightScheme::kInt4Group;
   if (format_.scheme == WeightScheme::kWide) {
     WidePanels(set, is_bf16_, x.type)(task);
@@ -218,7 +219,6 @@ void PackedMatrix::MultiplyTile(InstructionSet set, int64_t tile, const Operand&
     PanelTask wide = task;
     wide.panels = unpacked.as<char>();
     wide.panel_bytes = unpacked_bytes;
-    wide.next = nullptr;  // UnpackBytes fetched it
     WidePanels(set, true, x.type)(wide);
     ScaleColumns(set, task);
   }

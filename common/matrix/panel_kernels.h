@@ -12,19 +12,16 @@
 //           bits of the two halves of a word, and one mask bring four values into its bytes.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "common/matrix/operand.h"
 #include "common/tensor/instruction_set.h"
 #include "common/tensor/vector16.h"
 
 namespace tandem {
-
-// Prefetches the cache line `offset` bytes past `next`, because hardware prefetchers do not foresee
-// the jump to the next tile.
-TANDEM_INLINE void Fetch(const char* next, int64_t offset) {
-  if (next != nullptr) __builtin_prefetch(next + offset, 0, 2);
-}
 
 struct PanelTask {
   Operand x;  // .data points to the first row
@@ -35,10 +32,64 @@ struct PanelTask {
   int64_t group = 0;  // input features with one scale, of kInt4
   float* out = nullptr;
   int64_t out_stride = 0;
-  const char* next = nullptr;  // prefetched as far as the panels are long, unless null
+  const char* next = nullptr;  // prefetched, `next_bytes` of it, unless null
+  int64_t next_bytes = 0;
 };
 
 using PanelsFunction = void(const PanelTask&);
+
+// Some rows of a task, with their share of what it prefetches: hardware prefetchers do not foresee
+// the jump to the next tile.
+struct TaskRows {
+  int64_t first = 0;
+  const char* next = nullptr;
+  int64_t next_bytes = 0;
+
+  // The same rows, with what one of `panels` panels prefetches.
+  TANDEM_INLINE TaskRows OfPanel(int64_t panel, int64_t panels) const {
+    const int64_t share = next_bytes / panels;
+    return {first, next != nullptr ? next + panel * share : nullptr, share};
+  }
+};
+
+// Prefetches in the equal steps of a kernel's loop, at most two cache lines with each.
+class Ahead {
+ public:
+  TANDEM_INLINE Ahead(const PanelTask& task, const TaskRows& rows, int64_t steps)
+      : at_(rows.next != nullptr ? rows.next : task.panels),
+        step_(rows.next != nullptr ? (rows.next_bytes + steps - 1) / steps : 0) {}
+  TANDEM_INLINE void Fetch() {
+    __builtin_prefetch(at_, 0, 2);
+    __builtin_prefetch(at_ + 64, 0, 2);
+    at_ += step_;
+  }
+
+ private:
+  const char* at_;
+  const int64_t step_;
+};
+
+// Multiplies all rows of a task by Kernel::Tile<n>(task, rows) for n rows, n <= Kernel::kMostRows.
+// Blocks of rows differ by one row at most, so that none is too small to keep the multipliers busy,
+// and each prefetches its share: what comes next then arrives over the whole time of the task. A
+// burst in its last rows takes longer than they do (tests/bench/results/2026-11-28-bf16-cpu.md).
+template <typename Kernel>
+void MultiplyRows(const PanelTask& task) {
+  using Tile = void(const PanelTask&, const TaskRows&);
+  static constexpr auto kTiles = []<size_t... i>(std::index_sequence<i...>) {
+    return std::array<Tile*, sizeof...(i)>{&Kernel::template Tile<static_cast<int>(i) + 1>...};
+  }
+  (std::make_index_sequence<Kernel::kMostRows>());
+  const int64_t blocks = (task.rows + Kernel::kMostRows - 1) / Kernel::kMostRows;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t first = task.rows * b / blocks, end = task.rows * (b + 1) / blocks;
+    const int64_t fetched = task.next_bytes * first / task.rows;
+    kTiles[static_cast<size_t>(end - first - 1)](
+        task, {.first = first,
+               .next = task.next != nullptr ? task.next + fetched : nullptr,
+               .next_bytes = task.next_bytes * end / task.rows - fetched});
+  }
+}
 
 // The panels' kernels by layout and operand. Those for kInt8 operands sum integers, and give the
 // same bits for every instruction set.

@@ -241,26 +241,47 @@ struct QueryRows {
   int64_t context[kAttentionRows];
 };
 
-// scores[q][first ..] = dot(query q, key of token first ..), for kVectors vectors of tokens.
+constexpr int64_t BlockBegin(int64_t token) { return token / kKvBlockTokens * kKvBlockTokens; }
+
+// How many blocks before its turn a block is prefetched, about the time that memory takes. Blocks lie
+// anywhere, so that hardware prefetchers do not foresee them.
+constexpr int64_t kBlocksAhead = 4;
+
+// scores[q][first ..] = dot(query q, key of token first ..), for kVectors vectors of tokens. Prefetches
+// as many blocks of what is read next: keys of later tokens up to `end`, and then the first values.
 template <int kQueries, int kVectors, int kWidth, typename Kv>
-TANDEM_INLINE void KeyScores(const QueryRows& rows, const AttentionTask<Kv>& task, int64_t first) {
+TANDEM_INLINE void KeyScores(const QueryRows& rows, const AttentionTask<Kv>& task, int64_t first,
+                             int64_t end) {
   using L = Lanes<kWidth>;
+  const auto block_of = [&](int64_t token) __attribute__((always_inline)) {
+    return task.blocks[token / kKvBlockTokens];
+  };
   const Kv* keys[kVectors];
   for (int v = 0; v < kVectors; ++v) {
     const int64_t token = first + v * kWidth;
-    keys[v] = task.layer.KeysOf(task.blocks[token / kKvBlockTokens], task.kv_head) +
-              token % kKvBlockTokens;
+    keys[v] = task.layer.KeysOf(block_of(token), task.kv_head) + token % kKvBlockTokens;
   }
   typename L::Float sums[kQueries][kVectors] = {};
-  for (int64_t i = 0; i < task.head_dim; ++i) {
-    typename L::Float key[kVectors];
+  for (int part = 0; part < kVectors; ++part) {
+    const int64_t later = first + part * kWidth + kBlocksAhead * kKvBlockTokens;
+    const int64_t of_values = std::min(BlockBegin(rows.begin[0]) + later - end, end - 1);
+    const Kv* next = later < end ? task.layer.KeysOf(block_of(later), task.kv_head)
+                                 : task.layer.ValuesOf(block_of(of_values), task.kv_head);
+    const int64_t until = task.head_dim * (part + 1) / kVectors;
+    for (int64_t i = task.head_dim * part / kVectors; i < until; ++i) {
+      typename L::Float key[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) key[v] = LoadKv<kWidth>(keys[v] + i * kKvBlockTokens);
+      for (int v = 0; v < kVectors; ++v) key[v] = LoadKv<kWidth>(keys[v] + i * kKvBlockTokens);
+      constexpr int64_t kStep = kVectors * kKvBlockTokens, kLine = 64 / sizeof(Kv);
+#pragma GCC unroll 4
+      for (int64_t at = 0; at < kStep; at += kLine) __builtin_prefetch(next + at);
+      next += kStep;
 #pragma GCC unroll 8
-    for (int q = 0; q < kQueries; ++q) {
-      const float x = rows.query[q][i];
+      for (int q = 0; q < kQueries; ++q) {
+        const float x = rows.query[q][i];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sums[q][v] += x * key[v];
+        for (int v = 0; v < kVectors; ++v) sums[q][v] += x * key[v];
+      }
     }
   }
   for (int v = 0; v < kVectors; ++v) {
@@ -288,8 +309,6 @@ TANDEM_INLINE void ScaleByValues(const AttentionTask<Kv>& task, int64_t begin, i
     for (int64_t j = 0; j < end; ++j) scores[first + j] *= scales[j];
   }
 }
-
-constexpr int64_t BlockBegin(int64_t token) { return token / kKvBlockTokens * kKvBlockTokens; }
 
 struct Softmax {
   float largest = 0, sum = 0;
@@ -343,6 +362,9 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
   for (int64_t begin = BlockBegin(rows.begin[0]); begin < context; begin += kKvBlockTokens) {
     const Kv* values =
         task.layer.ValuesOf(task.blocks[begin / kKvBlockTokens], task.kv_head) + column;
+    const int64_t later = std::min(begin + kBlocksAhead * kKvBlockTokens, context - 1);
+    const Kv* next =
+        task.layer.ValuesOf(task.blocks[later / kKvBlockTokens], task.kv_head) + column;
     const auto add_some = [&](int64_t from, int64_t to) __attribute__((always_inline)) {
       for (int64_t j = from; j < to; ++j) {
         for (int q = 0; q < kQueries; ++q) {
@@ -363,6 +385,11 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         value[v] = LoadKv<kWidth>(values + j * padded + v * kWidth);
+      }
+      constexpr int64_t kLine = 64 / sizeof(Kv);
+#pragma GCC unroll 4
+      for (int64_t at = 0; at < kVectors * kWidth; at += kLine) {
+        __builtin_prefetch(next + j * padded + at);
       }
 #pragma GCC unroll 8
       for (int q = 0; q < kQueries; ++q) {
@@ -407,12 +434,11 @@ TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, f
   constexpr int kScores = kQueries <= 3 ? 4 : 2;
   const int64_t first_block = BlockBegin(rows.begin[0]);
   int64_t token = first_block;
-  for (; token + kScores * kWidth <= num_blocks * kKvBlockTokens; token += kScores * kWidth) {
-    KeyScores<kQueries, kScores, kWidth>(rows, task, token);
+  const int64_t end = num_blocks * kKvBlockTokens;
+  for (; token + kScores * kWidth <= end; token += kScores * kWidth) {
+    KeyScores<kQueries, kScores, kWidth>(rows, task, token, end);
   }
-  for (; token < num_blocks * kKvBlockTokens; token += kWidth) {
-    KeyScores<kQueries, 1, kWidth>(rows, task, token);
-  }
+  for (; token < end; token += kWidth) KeyScores<kQueries, 1, kWidth>(rows, task, token, end);
 
   float inverse[kQueries];
   for (int q = 0; q < kQueries; ++q) {

@@ -68,13 +68,29 @@ struct Lanes {
     return *reinterpret_cast<const WordAligned*>(p);
   }
   static TANDEM_INLINE Float FromBits(Word bits) { return __builtin_bit_cast(Float, bits); }
-  // A template of its own, for gcc 12 does not take Half for a vector before kWidth is known.
-  template <typename Small>
-  static TANDEM_INLINE Int WidenedInt(Small words) {
-    return __builtin_convertvector(words, Int);
+  // Templates of their own, for gcc 12 does not take Half for a vector before kWidth is known. For
+  // AVX-512 in assembler: gcc 12 widens into registers of half the size and puts them together, and
+  // an intrinsic is not inlined into code for any set.
+  template <typename Small>  // Bytes
+  static TANDEM_INLINE Int WidenedInt(Small bytes) {
+#if defined(__x86_64__)
+    if constexpr (kWidth == 16) {
+      Int wide;
+      asm("vpmovsxbd %1, %0" : "=v"(wide) : "vm"(bytes));
+      return wide;
+    }
+#endif
+    return __builtin_convertvector(bytes, Int);
   }
-  template <typename Small>
+  template <typename Small>  // Half
   static TANDEM_INLINE Word Widened(Small words) {
+#if defined(__x86_64__)
+    if constexpr (kWidth == 16) {
+      Word wide;
+      asm("vpmovzxwd %1, %0" : "=v"(wide) : "vm"(words));
+      return wide;
+    }
+#endif
     return __builtin_convertvector(words, Word);
   }
 };

@@ -1,10 +1,10 @@
 // matrix_bench: the linear layers of SmolLM2-135M on the engine's kernels, with weights in every
 // format and operands of every type, in turn in one process.
 //
-//   matrix_bench [REPEATS]
+//   matrix_bench [REPEATS [ROWS...]]
 //
 // 30 layers of four products each (so that weights come from memory, as in a model), for 1 to 512
-// rows; quantising the rows is part of the work. Prints one JSON object: for each number of rows and
+// rows, or for ROWS; quantising the rows is part of the work. Prints one JSON object: for each number of rows and
 // each format, GFLOP/s, bytes of weights per second, and the speed in that of bf16 (median, least
 // and most over the repeats).
 #include <algorithm>
@@ -144,7 +144,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Main(int repeats) {
+void Main(int repeats, const std::vector<int64_t>& row_counts) {
   ThreadTeam team(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   const MachineLimits limits = MeasureMachineLimits(team, ActiveInstructionSet());
   double flops_per_row = 0;
@@ -156,7 +156,7 @@ void Main(int repeats) {
       "\"limit_bf16_gflops\": %.0f",
       std::string(InstructionSetName(ActiveInstructionSet())).c_str(),
       limits.read_bytes_per_second / 1e9, limits.bf16_flops_per_second / 1e9);
-  for (const int64_t rows : {1, 2, 4, 8, 16, 32, 64, 512}) {
+  for (const int64_t rows : row_counts) {
     std::vector<Products> all;
     all.reserve(std::size(kVariants));
     for (const Variant& variant : kVariants) all.emplace_back(variant, rows, team);
@@ -191,6 +191,9 @@ void Main(int repeats) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::Main(argc > 1 ? std::atoi(argv[1]) : 20);
+  std::vector<int64_t> rows;
+  for (int i = 2; i < argc; ++i) rows.push_back(std::atoll(argv[i]));
+  if (rows.empty()) rows = {1, 2, 4, 8, 16, 32, 64, 512};
+  tandem::Main(argc > 1 ? std::atoi(argv[1]) : 20, rows);
   return 0;
 }

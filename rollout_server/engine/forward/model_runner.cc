@@ -12,7 +12,7 @@ namespace tandem::rollout {
 namespace {
 
 constexpr int64_t kBlock = KvBlockPool::kBlockTokens;
-constexpr int64_t kRowBlock = 48;       // rows multiplied by one tile of weights at a time
+constexpr int64_t kRowBlock = 64;       // most rows multiplied by one tile of weights at a time
 constexpr int64_t kTokensTogether = 8;  // tokens of a sequence attended together
 constexpr int64_t kLogitsRows = 64;     // rows of logits that exist at once
 constexpr int64_t kItemsPerThread = 4;  // work items of a phase, so that threads end it together
@@ -235,8 +235,10 @@ void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matri
     const int64_t tile = item / splits, begin = item % splits * rows_each;
     const int64_t end = std::min(rows, begin + rows_each);
     const void* next = tile + 1 < tiles ? matrix.TileAddress(tile + 1) : first_following;
-    for (int64_t row = begin; row < end; row += kRowBlock) {
-      const int64_t count = std::min(kRowBlock, end - row);
+    const int64_t blocks = Ceil(end - begin, kRowBlock);
+    const int64_t block = (Ceil(end - begin, blocks) + 1) / 2 * 2;
+    for (int64_t row = begin; row < end; row += block) {
+      const int64_t count = std::min(block, end - row);
       float* to = out != nullptr ? out + row * out_stride + tile * kTile : scratch;
       const int64_t stride = out != nullptr ? out_stride : kTile;
       const Operand part = x.From(row, matrix.depth());
