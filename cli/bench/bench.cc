@@ -61,9 +61,8 @@ std::vector<double> LimitShares(const std::vector<BenchTimes>& times,
   std::vector<double> shares;
   for (size_t i = 0; i < times.size() && i < limits.size(); ++i) {
     const PhaseTimes& phase = times[i].*part.phase;
-    if (phase.flops + phase.int8_ops <= 0 || phase.seconds <= 0) continue;
-    shares.push_back(RooflineSeconds(limits[i], phase.bytes, phase.flops, phase.int8_ops) /
-                     phase.seconds);
+    if (phase.work.operations() <= 0 || phase.seconds <= 0) continue;
+    shares.push_back(RooflineSeconds(limits[i], phase.work) / phase.seconds);
   }
   return shares;
 }

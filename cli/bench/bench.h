@@ -26,8 +26,7 @@ struct BenchCase {
 struct PhaseTimes {
   double seconds = 0;
   int64_t tokens = 0;
-  // The least that it had to read and to multiply, int8 by int8 apart; 0 for peers.
-  double bytes = 0, flops = 0, int8_ops = 0;
+  MachineWork work;  // the least that it had to read and to multiply; 0 for peers
 };
 // One pass over a case. Prefill ends when every completion has its first token.
 struct BenchTimes {

@@ -81,12 +81,8 @@ absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, 
   }
   const rollout::EngineStats after = engine.Stats();
   times.decode.seconds = MonotonicSeconds() - start - times.prefill.seconds;
-  times.prefill.bytes = prefilled.step_bytes - before.step_bytes;
-  times.prefill.flops = prefilled.step_flops - before.step_flops;
-  times.decode.bytes = after.step_bytes - prefilled.step_bytes;
-  times.decode.flops = after.step_flops - prefilled.step_flops;
-  times.prefill.int8_ops = prefilled.step_int8_ops - before.step_int8_ops;
-  times.decode.int8_ops = after.step_int8_ops - prefilled.step_int8_ops;
+  times.prefill.work = prefilled.step_work - before.step_work;
+  times.decode.work = after.step_work - prefilled.step_work;
   times.prefill.tokens = groups * c.prompt_tokens;  // computed once for a group
   // This is not batch x (new - 1), because the first groups already decode while later prompts are
   // computed.

@@ -136,10 +136,25 @@ MachineLimits MeasureMachineLimits(ThreadTeam& team, InstructionSet set) {
   return limits;
 }
 
-double RooflineSeconds(const MachineLimits& limits, double bytes, double flops, double int8_ops) {
-  const double peak = std::max(limits.flops_per_second, limits.bf16_flops_per_second);
-  const double int8_peak = std::max(peak, limits.int8_ops_per_second);
-  return std::max(bytes / limits.read_bytes_per_second, flops / peak + int8_ops / int8_peak);
+MachineWork& MachineWork::operator+=(const MachineWork& other) {
+  bytes += other.bytes;
+  flops += other.flops;
+  bf16_flops += other.bf16_flops;
+  int8_ops += other.int8_ops;
+  return *this;
+}
+
+MachineWork MachineWork::operator-(const MachineWork& other) const {
+  return {bytes - other.bytes, flops - other.flops, bf16_flops - other.bf16_flops,
+          int8_ops - other.int8_ops};
+}
+
+double RooflineSeconds(const MachineLimits& limits, const MachineWork& work) {
+  const double bf16_peak = std::max(limits.flops_per_second, limits.bf16_flops_per_second);
+  const double int8_peak = std::max(bf16_peak, limits.int8_ops_per_second);
+  return std::max(work.bytes / limits.read_bytes_per_second, work.flops / limits.flops_per_second +
+                                                                 work.bf16_flops / bf16_peak +
+                                                                 work.int8_ops / int8_peak);
 }
 
 }  // namespace tandem

@@ -18,9 +18,21 @@ struct MachineLimits {
 // The best of several tries. Takes about 0.3 s and 256 MiB of memory.
 MachineLimits MeasureMachineLimits(ThreadTeam& team, InstructionSet set);
 
-// The shortest time for a computation with this many bytes to read and operations to make, those on
-// int8 apart.
-double RooflineSeconds(const MachineLimits& limits, double bytes, double flops,
-                       double int8_ops = 0);
+// The least that a computation has to read and to multiply, operations by the type of what they
+// multiply.
+struct MachineWork {
+  double bytes = 0;
+  double flops = 0;  // fp32
+  double bf16_flops = 0;
+  double int8_ops = 0;
+
+  MachineWork& operator+=(const MachineWork& other);
+  MachineWork operator-(const MachineWork& other) const;
+  double operations() const { return flops + bf16_flops + int8_ops; }
+};
+
+// The shortest time for it: reading it all, or multiplying each type at its own rate (at the next
+// wider type's where the machine has no instructions for it), whichever takes longer.
+double RooflineSeconds(const MachineLimits& limits, const MachineWork& work);
 
 }  // namespace tandem

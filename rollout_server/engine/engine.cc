@@ -235,9 +235,7 @@ class PagedEngine final : public Engine {
     }
     EndFailed(failed, events);
     ++counted_.num_steps;
-    counted_.step_bytes += runner_->account().bytes;
-    counted_.step_flops += runner_->account().flops;
-    counted_.step_int8_ops += runner_->account().int8_ops;
+    counted_.step_work += runner_->account();
     const double seconds = MonotonicSeconds() - begin;
     counted_.step_seconds += seconds;
     for (EngineEvent& event : events) {

@@ -40,9 +40,9 @@ struct EngineStats {
   uint64_t num_prompt_tokens_computed = 0;
   uint64_t num_tokens_given = 0;        // to completions of several turns, between two of them
   int64_t num_completions_waiting = 0;  // between two turns, for those
-  // Over all steps: the least they had to read and to multiply (int8 by int8 apart), and how long
-  // they took.
-  double step_bytes = 0, step_flops = 0, step_int8_ops = 0, step_seconds = 0;
+  // Over all steps: the least they had to read and to multiply, and how long they took.
+  MachineWork step_work;
+  double step_seconds = 0;
   uint64_t num_steps = 0;
   std::array<uint64_t, kNumGroupFailures> num_groups_failed = {};  // by GroupFailure
   uint64_t num_preemptions = 0;  // members (or prompts) that lost their KV

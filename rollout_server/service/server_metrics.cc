@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "common/base/clock.h"
+#include "common/tensor/machine_limits.h"
 
 namespace tandem::rollout {
 namespace {
@@ -68,8 +69,9 @@ void ServerMetrics::OnStats(const EngineStats& stats) {
     counter->Add(static_cast<double>(stats.*total - seen_.*total));
   };
   add(step_seconds_, &EngineStats::step_seconds);
-  add(step_bytes_, &EngineStats::step_bytes);
-  add(step_flops_, &EngineStats::step_flops);
+  const MachineWork work = stats.step_work - seen_.step_work;
+  step_bytes_->Add(work.bytes);
+  step_flops_->Add(work.operations());
   add(sampled_tokens_, &EngineStats::num_tokens_sampled);
   add(given_tokens_, &EngineStats::num_tokens_given);
   completions_waiting_->Set(static_cast<double>(stats.num_completions_waiting));
@@ -85,10 +87,7 @@ void ServerMetrics::OnStats(const EngineStats& stats) {
   seen_ = stats;
   const double seconds = stats.step_seconds - window_.step_seconds;
   if (seconds >= kWindowSeconds && limits_.flops_per_second > 0) {
-    limit_share_->Set(RooflineSeconds(limits_, stats.step_bytes - window_.step_bytes,
-                                      stats.step_flops - window_.step_flops,
-                                      stats.step_int8_ops - window_.step_int8_ops) /
-                      seconds);
+    limit_share_->Set(RooflineSeconds(limits_, stats.step_work - window_.step_work) / seconds);
     window_ = stats;
   }
   kv_used_->Set(static_cast<double>(stats.kv_used_tokens));

@@ -21,6 +21,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/cuda/kernels.h"
+#include "common/tensor/machine_limits.h"
 #include "common/tensor/torch_status.h"
 #include "rollout_server/engine/cuda/cuda_arrival.h"
 #include "rollout_server/engine/cuda/cuda_forward.h"
@@ -260,7 +261,7 @@ class CudaRunner : public TokenRunner {
     failed_copy_.Update(copied);  // returned by the next step
   }
 
-  Account account() const override { return account_; }
+  MachineWork account() const override { return account_; }
   absl::StatusOr<MachineLimits> MeasureLimits() override {
     const absl::StatusOr<MachineLimits> limits =
         CatchTorch("measurement of the CUDA device", [&] { return cuda::MeasureLimits(stream_); });
@@ -486,17 +487,18 @@ class CudaRunner : public TokenRunner {
     }
   }
 
-  Account AccountOf(const CudaWeights& weights, double rows, double num_logits, double attended,
-                    double kv_read) const {
+  MachineWork AccountOf(const CudaWeights& weights, double rows, double num_logits, double attended,
+                        double kv_read) const {
     const double each = static_cast<double>(tandem::cuda::ElementBytes(element()));
     const double head = static_cast<double>(config_.hidden_size * config_.vocab_size);
     const double layers = static_cast<double>(weights.layer_bytes());
     const double head_values = static_cast<double>(config_.num_layers * config_.head_dim);
-    Account account;
+    MachineWork account;
     account.bytes = layers + (num_logits > 0 ? head * each : 0) +
                     2 * each * head_values * static_cast<double>(config_.num_kv_heads) * kv_read;
-    account.flops = 2 * (layers / each) * rows + 2 * head * num_logits +
-                    4 * head_values * static_cast<double>(config_.num_heads) * attended;
+    (each == 2 ? account.bf16_flops : account.flops) =
+        2 * (layers / each) * rows + 2 * head * num_logits +
+        4 * head_values * static_cast<double>(config_.num_heads) * attended;
     return account;
   }
 
@@ -509,7 +511,7 @@ class CudaRunner : public TokenRunner {
   GraphMemory memory_;
   cuda::GraphCache<cuda::DeviceGraph> graphs_;  // read memory_ and forward_
   bool room_for_graphs_ = true;
-  Account account_;
+  MachineWork account_;
   absl::Status failed_copy_;
 };
 

@@ -472,9 +472,10 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
   }
 }
 
-ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
-                                            std::span<const TokenInput> inputs,
-                                            int64_t num_logits) const {
+// The layers' products multiply in the compute dtype or in int8; attention and the head in fp32, an
+// int8 head in int8.
+MachineWork ModelRunner::AccountOf(const ModelWeights& weights, std::span<const TokenInput> inputs,
+                                   int64_t num_logits) const {
   // In int8 the head's rows are two each.
   const bool int8_head = weights.int8_rows(weights.head);
   const double head =
@@ -494,7 +495,7 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
     }
   }
   const double head_values = static_cast<double>(config_.head_dim);
-  Account account;
+  MachineWork account;
   account.bytes = layer_bytes + (num_logits > 0 ? head_bytes : 0) +
                   2 *
                       (static_cast<double>(KvBytes(dtype_, plan_.kv)) * head_values +
@@ -511,9 +512,10 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
   const int64_t others = weights.linear_weights() - by_int8;
   account.int8_ops =
       2 * static_cast<double>(by_int8 * std::ssize(inputs)) + (int8_head ? 2 * head_products : 0);
-  account.flops = 2 * static_cast<double>(others * std::ssize(inputs)) +
-                  (int8_head ? 0 : head_products) +
-                  4 * head_values * static_cast<double>(config_.num_heads) * attended;
+  (dtype_ == ComputeDType::kBf16 ? account.bf16_flops : account.flops) =
+      2 * static_cast<double>(others * std::ssize(inputs));
+  account.flops += (int8_head ? 0 : head_products) +
+                   4 * head_values * static_cast<double>(config_.num_heads) * attended;
   return account;
 }
 

@@ -27,6 +27,7 @@
 #include "common/process/thread_team.h"
 #include "common/tensor/aligned_buffer.h"
 #include "common/tensor/instruction_set.h"
+#include "common/tensor/machine_limits.h"
 #include "rollout_server/engine/forward/adapter_rows.h"
 #include "rollout_server/engine/forward/adapter_weights.h"
 #include "rollout_server/engine/forward/model_weights.h"
@@ -56,7 +57,7 @@ class ModelRunner : public TokenRunner {
                    std::span<const int64_t> logits_rows, OnLogits on_logits,
                    const ForwardArithmetic& arithmetic = {}) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
-  Account account() const override { return account_; }
+  MachineWork account() const override { return account_; }
   absl::StatusOr<MachineLimits> MeasureLimits() override {
     return MeasureMachineLimits(team_, set_);
   }
@@ -73,8 +74,8 @@ class ModelRunner : public TokenRunner {
   void Prepare(std::span<const TokenInput> inputs);
   void PrepareAdapters(const AdapterWeights* of_weights, std::span<const TokenInput> inputs,
                        std::span<const int64_t> logits_rows);
-  Account AccountOf(const ModelWeights& weights, std::span<const TokenInput> inputs,
-                    int64_t num_logits) const;
+  MachineWork AccountOf(const ModelWeights& weights, std::span<const TokenInput> inputs,
+                        int64_t num_logits) const;
   void Embed(const ModelWeights& weights, int64_t token_id, int64_t row);
   void FillRotary(std::span<const TokenInput> inputs, int64_t row);
   void RoundKv(float* values, int64_t position) const;
@@ -118,7 +119,7 @@ class ModelRunner : public TokenRunner {
   const decltype(ForwardKernels::swiglu) gated_unit_;
   const float attention_scale_;
   ThreadTeam team_;
-  Account account_;
+  MachineWork account_;
   ForwardArithmetic arithmetic_;  // of the run
 
   AlignedBuffer keys_;                       // [L, N, Hkv, D, 16] of the type of KvFormat

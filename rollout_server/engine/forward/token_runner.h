@@ -137,11 +137,8 @@ class TokenRunner {
   virtual void CopyBlocks(std::span<const BlockCopy> copies) = 0;
 
   // The least that the last Run had to read (weights once, and the KV it attended to) and to
-  // multiply, int8 by int8 apart. With the machine's limits it bounds the time of a step from below (roofline).
-  struct Account {
-    double bytes = 0, flops = 0, int8_ops = 0;
-  };
-  virtual Account account() const = 0;
+  // multiply. With the machine's limits it bounds the time of a step from below (roofline).
+  virtual MachineWork account() const = 0;
 
   // Limits of the device, measured now.
   //   RESOURCE_EXHAUSTED  no device memory for it

@@ -20,7 +20,7 @@ BenchTable Table() {
   for (const double seconds : {2.0, 1.0, 4.0}) {
     table.rows["decode-1"]["tandem"].push_back(
         {.prefill = {.seconds = 1, .tokens = 10},
-         .decode = {.seconds = seconds, .tokens = 100, .bytes = 1e9, .flops = 1e6}});
+         .decode = {.seconds = seconds, .tokens = 100, .work = {.bytes = 1e9, .flops = 1e6}}});
     table.rows["decode-1"]["other"].push_back(
         {.prefill = {.seconds = 2, .tokens = 10}, .decode = {.seconds = 4, .tokens = 100}});
     table.limits.push_back({.read_bytes_per_second = 1e9, .flops_per_second = 1e9});
