@@ -1,13 +1,14 @@
 // sampler_bench: what log-probs, entropy and second moment cost of a decode step.
 //
-//   sampler_bench MODEL_DIR [REPEATS]
+//   sampler_bench MODEL_DIR [REPEATS [WEIGHTS]]
 //
-// A step of 32 completions runs in the engine; then as many rows of logits go through the pass that
-// the sampler makes over them, with everything recorded and with what a draw alone needs, in turn
-// and in changing order. Prints one JSON object; the extra work is spread over the step's threads,
-// as there.
+// A step of 32 completions runs in the engine in bf16, or with WEIGHTS (int8, fp8_e4m3, int4_group);
+// then as many rows of logits go through the pass that the sampler makes over them, with everything
+// recorded and with what a draw alone needs, in turn and in changing order. Prints one JSON object;
+// the extra work is spread over the step's threads, as there.
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <random>
 #include <string>
 #include <thread>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/matrix/weight_format.h"
 #include "common/model/token_distribution.h"
 #include "common/tensor/instruction_set.h"
 #include "rollout_server/engine/engine.h"
@@ -63,9 +65,10 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-int Main(const std::string& model, int repeats) {
+int Main(const std::string& model, int repeats, WeightScheme weights) {
   EngineOptions options;
   options.dtype = ComputeDType::kBf16;
+  options.quantised.weights = weights;
   options.kv_capacity_tokens = kRows * (64 + repeats + 32);
   auto engine = Engine::Create(model, options);
   if (!engine.ok()) {
@@ -117,9 +120,12 @@ int Main(const std::string& model, int repeats) {
 }  // namespace tandem::rollout
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: sampler_bench MODEL_DIR [REPEATS]\n");
+  const auto& names = tandem::kWeightSchemeNames;
+  const auto weights = std::find(std::begin(names), std::end(names), argc > 3 ? argv[3] : "wide");
+  if (argc < 2 || weights == std::end(names)) {
+    std::fprintf(stderr, "usage: sampler_bench MODEL_DIR [REPEATS [WEIGHTS]]\n");
     return 2;
   }
-  return tandem::rollout::Main(argv[1], argc > 2 ? std::atoi(argv[2]) : 100);
+  return tandem::rollout::Main(argv[1], argc > 2 ? std::atoi(argv[2]) : 100,
+                               static_cast<tandem::WeightScheme>(weights - std::begin(names)));
 }
