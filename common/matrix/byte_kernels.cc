@@ -152,6 +152,14 @@ TANDEM_DEFINE_UNPACK(Avx2, TANDEM_TARGET_AVX2, 8, 2, 1)
 TANDEM_DEFINE_UNPACK(Avx512, TANDEM_TARGET_AVX512, 16, 4, 2)
 
 #if defined(__x86_64__)
+// The pairs of bytes from bit `shift` of each word on, as pairs of bf16. Not by value: clang refuses
+// to return a vector to a function of another target.
+template <bool kFp8>
+TANDEM_INLINE void LoadPair(const char* from, uint32_t shift, __m512i& out) {
+  const auto words = Lanes<16>::LoadWords(reinterpret_cast<const uint32_t*>(from)) >> shift;
+  out = (__m512i)((FloatBits<kFp8, 16>(words, 0) >> 16) | FloatBits<kFp8, 16>(words, 1));
+}
+
 // kRows bf16 rows times kVectors panels.
 template <bool kFp8, int kRows, int kVectors>
 TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void BytePairsTile(const PanelTask& task,
@@ -174,9 +182,9 @@ TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void BytePairsTile(const PanelTask& task
     for (int v = 0; v < kVectors; ++v) {
       // Two pairs lie in a word: the second comes from its upper half.
       const char* from = panels + v * panel_bytes + pair / 2 * 64;
-      const auto words = Lanes<16>::LoadWords(reinterpret_cast<const uint32_t*>(from)) >>
-                         static_cast<uint32_t>(pair % 2 * 16);
-      w[v] = (__m512bh)((FloatBits<kFp8, 16>(words, 0) >> 16) | FloatBits<kFp8, 16>(words, 1));
+      __m512i values;
+      LoadPair<kFp8>(from, static_cast<uint32_t>(pair % 2 * 16), values);
+      w[v] = (__m512bh)values;
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
