@@ -88,21 +88,29 @@ def ratios(times, task, key, form):
     return [result[key] / base[result["repeat"]] for result in group(times, task=task, format=form) if result["repeat"] in base]
 
 
-def speed(times, curves, task):
-    """Times beside those of bf16 in the same repeat, and the time to the reward with TIS."""
+def time_to_reward(curves, task, form, correction, seconds):
+    """Steps to the reward times the seconds of a step; how many runs reached it where not all did."""
+    steps = [steps_to(run["curve"]) for run in group(curves, task=task, format=form, correction=correction)]
+    if not steps:
+        return "-"
+    reached = [step * seconds for step in steps if step is not None]
+    return shown(reached) + " s" if len(reached) == len(steps) else f"{len(reached)} of {len(steps)} runs"
+
+
+def speed(times, curves, best, task):
+    """Times beside those of bf16 in the same repeat, and the time to the reward."""
     rows = []
     for form in FORMATS:
         timed = group(times, task=task, format=form)
         if not timed:
             continue
         seconds = statistics.median(result["step"] for result in timed)
-        steps = [steps_to(run["curve"]) for run in group(curves, task=task, format=form, correction="TIS")]
-        to_reward = shown([step * seconds for step in steps]) + " s" if steps and None not in steps else "-"
+        to_reward = [time_to_reward(curves, task, form, correction_of(column, best, task, form), seconds) for column in ("TIS", "best")]
         rows.append([form, f"{statistics.median(r['tokens_per_s'] for r in timed):.0f}", shown(ratios(times, task, "tokens_per_s", form)),
                      shown(ratios(times, task, "rollout", form)), shown(ratios(times, task, "push", form)),
-                     f"{seconds:.2f}", shown(ratios(times, task, "step", form)), to_reward])
+                     f"{seconds:.2f}", shown(ratios(times, task, "step", form)), *to_reward])
     head = ["rollouts", "tokens per second", "over bf16", "rollout time over bf16", "push over bf16", "seconds a step", "step over bf16",
-            f"time to reward {SOLVED} with TIS"]
+            f"time to reward {SOLVED} with TIS", "with the best"]
     return table(head, rows) if rows else ""
 
 
@@ -125,7 +133,8 @@ def curves_figure(curves, best, path):
             axis.grid(alpha=0.3)
             axis.spines[["top", "right"]].set_visible(False)
         row[0].set_ylabel("share right")
-    axes[0][0].legend(fontsize=6, frameon=False)
+    most = max(axes[0], key=lambda axis: len(axis.lines))  # has a line of every column
+    axes[-1][0].legend(*most.get_legend_handles_labels(), fontsize=6, frameon=False, loc="lower left")
     for axis in axes[-1]:
         axis.set_xlabel("step")
     figure.savefig(path, metadata={"Date": None})
@@ -139,8 +148,8 @@ def lost(curves, task, form, correction):
 
 
 def prediction_figure(replays, curves, path):
-    """What one captured step says of the gradient, and what the whole runs then lost."""
-    figure, axis = pyplot.subplots(figsize=(4.6, 3.2), layout="constrained")
+    """What one captured step says, and what the whole runs then lost."""
+    figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.2), layout="constrained", sharey=True)
     for result in replays:
         for title, marker in zip(TRAINED, "osv^"):
             loss = lost(curves, result["task"], result["format"], title)
@@ -148,15 +157,20 @@ def prediction_figure(replays, curves, path):
             if loss is None or effect is None or result["format"] == "bf16":
                 continue
             colour = COLOURS[list(FORMATS).index(result["format"])]
-            axis.plot(max(effect["bias"], 1e-3), loss, marker, color=colour, fillstyle="full" if result["task"] == "demo" else "none")
+            fill = "full" if result["task"] == "demo" else "none"
+            axes[0].plot(result["sequence_ess"], loss, marker, color=colour, fillstyle=fill)
+            axes[1].plot(max(effect["bias"], 1e-3), loss, marker, color=colour, fillstyle=fill)
     for form in list(FORMATS)[1:]:
-        axis.plot([], [], "-", color=COLOURS[list(FORMATS).index(form)], label=form)
+        axes[1].plot([], [], "-", color=COLOURS[list(FORMATS).index(form)], label=form)
     for title, marker in zip(TRAINED, "osv^"):
-        axis.plot([], [], marker, color="#555555", label=title)
-    axis.set(xscale="log", xlabel="bias of the gradient on the captured step", ylabel="held-out share lost against bf16")
-    axis.axhline(0, color="#999999", linewidth=0.8)
-    axis.legend(fontsize=7, frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
+        axes[1].plot([], [], marker, color="#555555", label=title)
+    axes[0].set(xlabel="effective sample size of completions", ylabel="held-out share lost against bf16")
+    axes[1].set(xscale="log", xlabel="bias of the gradient")
+    for axis in axes:
+        axis.axhline(0, color="#999999", linewidth=0.8)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[1].legend(fontsize=7, frameon=False)
+    figure.suptitle("On one captured step (filled: products, hollow: sums)", fontsize=9)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 
@@ -164,7 +178,7 @@ def prediction_figure(replays, curves, path):
 def write(replays, curves, times, best, out, docs):
     """Writes quantised.md and figures into `out`; with `docs` into docs/research too."""
     parts = {"learning": (lambda task: learning(curves, best, task)), "mismatch": (lambda task: mismatch(curves, task)),
-             "predicted": (lambda task: predicted(replays, best, task)), "speed": (lambda task: speed(times, curves, task))}
+             "predicted": (lambda task: predicted(replays, best, task)), "speed": (lambda task: speed(times, curves, best, task))}
     texts = {name: "\n\n".join(f"**{TASK_TITLES[task][0].upper() + TASK_TITLES[task][1:]}**\n\n{made}" for task in TASKS if (made := part(task)))
              + "\n" for name, part in parts.items()}
     (out / "quantised.md").write_text("\n".join(texts.values()), encoding="utf-8")
@@ -177,6 +191,6 @@ def write(replays, curves, times, best, out, docs):
         if text.strip():
             put(PAGE, name, text)
     for name, title in (("curves", "Learning curves of every number format under every correction"),
-                        ("prediction", "Bias of the gradient on one captured step, and what the runs lost")):
+                        ("prediction", "Effective sample size and bias of the gradient on one captured step, and what the runs lost")):
         (FIGURES / f"quantised_{name}.svg").write_bytes((out / f"quantised_{name}.svg").read_bytes())
         put(PAGE, name, f"![{title}](../figures/quantised_{name}.svg)\n")
