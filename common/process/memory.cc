@@ -60,7 +60,11 @@ std::optional<int64_t> LeftIn(const std::string& cgroup, const CgroupFiles& file
   const std::optional<int64_t> limit = NumberIn(cgroup + "/" + files.limit);
   const std::optional<int64_t> usage = NumberIn(cgroup + "/" + files.usage);
   if (!limit || !usage) return std::nullopt;
-  return *limit - *usage + SumOf(cgroup + "/memory.stat", files.droppable);
+  // The kernel counts the two at different moments, so that a group that only reads files may seem to
+  // hold more of them than it uses; added to "no limit", which is the largest number of version 1, the
+  // difference would overflow.
+  const int64_t held = *usage - SumOf(cgroup + "/memory.stat", files.droppable);
+  return *limit - std::max<int64_t>(held, 0);
 }
 
 // The minimum that the cgroup at `path` below `mount`, and those above it, leave: each may have a

@@ -59,6 +59,16 @@ TEST_F(AvailableMemoryTest, ReadsTheFirstVersionOfCgroupsToo) {
   EXPECT_THAT(Available(), Optional(102000));
 }
 
+// "No limit" of version 1 is the largest multiple of a page; such a group once left 0 bytes.
+TEST_F(AvailableMemoryTest, AGroupWithoutALimitThatCountsMoreFilesThanItUsesLeavesTheMachines) {
+  Write("/proc/meminfo", "MemAvailable:   1000 kB\n");
+  Write("/proc/self/cgroup", "4:memory:/b\n");
+  Write("/sys/fs/cgroup/memory/b/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("/sys/fs/cgroup/memory/b/memory.usage_in_bytes", "600000\n");
+  Write("/sys/fs/cgroup/memory/b/memory.stat", "total_inactive_file 700000\n");
+  EXPECT_THAT(Available(), Optional(1000 * 1024));
+}
+
 // In a container without a cgroup namespace, the path is the host's and the mount is the
 // container's.
 TEST_F(AvailableMemoryTest, TakesTheMountsOwnLimitWhereThePathIsNotToBeSeen) {
