@@ -28,7 +28,7 @@ namespace tandem {
 namespace {
 
 constexpr int kLayers = 30;
-constexpr int64_t kRowBlock = 48;  // as in the engine
+constexpr int64_t kRowBlock = 64;  // most rows at a time, as in the engine
 struct Shape {
   int64_t depth, columns;
 };
@@ -111,10 +111,11 @@ class Ours {
     const int64_t blocks = (rows_ + kRowBlock - 1) / kRowBlock, tiles = matrix.num_tiles();
     const int64_t stride = Whole(matrix.columns());
     member.ForEach(tiles * blocks, [&](int64_t item) {
-      const int64_t tile = item / blocks, row = item % blocks * kRowBlock;
+      const int64_t tile = item / blocks, row = rows_ * (item % blocks) / blocks;
+      const int64_t end = rows_ * (item % blocks + 1) / blocks;
       const Operand x = {type_, inputs_[s].data() + row * matrix.depth() * OperandBytes(type_),
                          matrix.depth()};
-      matrix.MultiplyTile(set_, tile, x, std::min(kRowBlock, rows_ - row),
+      matrix.MultiplyTile(set_, tile, x, end - row,
                           outputs_[s].data() + row * stride + tile * PackedMatrix::kTileColumns,
                           stride, tile + 1 < tiles ? matrix.TileAddress(tile + 1) : nullptr);
     });

@@ -4,9 +4,9 @@
 //   matrix_bench [REPEATS [ROWS...]]
 //
 // 30 layers of four products each (so that weights come from memory, as in a model), for 1 to 512
-// rows, or for ROWS; quantising the rows is part of the work. Prints one JSON object: for each number of rows and
-// each format, GFLOP/s, bytes of weights per second, and the speed in that of bf16 (median, least
-// and most over the repeats).
+// rows, or for ROWS; quantising the rows is part of the work. Prints one JSON object: for each number
+// of rows and each format, GFLOP/s, bytes of weights per second, and the speed in that of bf16
+// (median, least and most over the repeats).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -25,7 +25,7 @@ namespace tandem {
 namespace {
 
 constexpr int kLayers = 30;
-constexpr int64_t kRowBlock = 48;  // as in the engine
+constexpr int64_t kRowBlock = 64;  // most rows at a time, as in the engine
 struct Shape {
   int64_t depth, columns;
 };
@@ -115,9 +115,10 @@ class Products {
     const int64_t blocks = (rows_ + kRowBlock - 1) / kRowBlock, tiles = matrix.num_tiles();
     const int64_t stride = Whole(matrix.columns());
     member.ForEach(tiles * blocks, [&](int64_t item) {
-      const int64_t tile = item / blocks, row = item % blocks * kRowBlock;
+      const int64_t tile = item / blocks, row = rows_ * (item % blocks) / blocks;
+      const int64_t end = rows_ * (item % blocks + 1) / blocks;
       const Operand x = all.From(row, matrix.depth());
-      matrix.MultiplyTile(set_, tile, x, std::min(kRowBlock, rows_ - row),
+      matrix.MultiplyTile(set_, tile, x, end - row,
                           outputs_[s].data() + row * stride + tile * PackedMatrix::kTileColumns,
                           stride, tile + 1 < tiles ? matrix.TileAddress(tile + 1) : nullptr);
     });

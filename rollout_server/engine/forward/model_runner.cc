@@ -22,6 +22,9 @@ int64_t WholeTiles(int64_t columns) { return (columns + kTile - 1) / kTile * kTi
 
 int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The rows of each of `parts` nearly equal parts: even, for the int8 head has pairs of rows.
+int64_t RowsEach(int64_t rows, int64_t parts) { return Ceil(Ceil(rows, parts), 2) * 2; }
+
 // Bytes of an element of a key or value.
 int64_t KvBytes(ComputeDType dtype, KvFormat kv) {
   if (kv != KvFormat::kDtype) return 1;
@@ -228,15 +231,14 @@ void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matri
   const int64_t tiles = matrix.num_tiles();
   const int64_t splits =
       std::min(Ceil(rows, kRowBlock), Ceil(kItemsPerThread * team_.size(), tiles));
-  const int64_t rows_each = (Ceil(rows, splits) + 1) / 2 * 2;  // whole pairs of the head's
+  const int64_t rows_each = RowsEach(rows, splits);
   const void* first_following = following.TileAddress(member.FirstOf(following.num_tiles()));
   float* scratch = scratch_[member.index()].data();
   member.ForEach(tiles * splits, [&](int64_t item) {
     const int64_t tile = item / splits, begin = item % splits * rows_each;
     const int64_t end = std::min(rows, begin + rows_each);
     const void* next = tile + 1 < tiles ? matrix.TileAddress(tile + 1) : first_following;
-    const int64_t blocks = Ceil(end - begin, kRowBlock);
-    const int64_t block = (Ceil(end - begin, blocks) + 1) / 2 * 2;
+    const int64_t block = RowsEach(end - begin, Ceil(end - begin, kRowBlock));
     for (int64_t row = begin; row < end; row += block) {
       const int64_t count = std::min(block, end - row);
       float* to = out != nullptr ? out + row * out_stride + tile * kTile : scratch;

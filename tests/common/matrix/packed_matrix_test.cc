@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/tensor/bf16_rounding.h"
@@ -196,6 +197,35 @@ TEST_P(PackedMatrixTest, OperandsAreRoundedToTheNearestBf16AndHalfWayToTheEvenOn
   EXPECT_EQ(plain, row);
   EXPECT_EQ(rounded, (std::vector<float>{1.0f, 1.015625f}));
   EXPECT_EQ(bits, (std::vector<uint16_t>{0x3f80, 0x3f82}));
+}
+
+TEST_P(PackedMatrixTest, SpecialValuesAreRoundedByWholeRegistersAsOneByOne) {
+  // {bits of the float, bits of the bf16}.
+  const std::vector<std::pair<uint32_t, uint16_t>> cases = {
+      {0x7f7fffffu, 0x7f7f},                         // the largest float stays finite
+      {0xff7fffffu, 0xff7f}, {0x7f7f8000u, 0x7f7f},  // half way to infinity too
+      {0x7f800000u, 0x7f80}, {0xff800000u, 0xff80},  // infinities
+      {0x7f800001u, 0x7fc0}, {0xff800001u, 0xffc0},  // a NaN of low bits alone stays a NaN
+      {0x7fc00000u, 0x7fc0}, {0x00000001u, 0x0000},  // the smallest float
+      {0x00008000u, 0x0000}, {0x00018000u, 0x0002},  // half way between two that are not normal
+      {0x80000000u, 0x8000},                         // -0
+      {0x3f808000u, 0x3f80}, {0x3f818000u, 0x3f82},  // half way
+      {0x3f808001u, 0x3f81}, {0x3f807fffu, 0x3f80},  // just past it, and just before
+      {0xbf818000u, 0xbf82}};
+  const int64_t n = 2 * std::ssize(cases) + 1;  // two registers and a rest, with other neighbours
+  std::vector<float> row;
+  for (int64_t i = 0; i < n; ++i) {
+    row.push_back(std::bit_cast<float>(cases[static_cast<size_t>(i) % cases.size()].first));
+  }
+  std::vector<float> floats(row.size());
+  std::vector<uint16_t> bits(row.size());
+  StoreOperand(GetParam(), row.data(), n, true, OperandType::kFp32, floats.data());
+  StoreOperand(GetParam(), row.data(), n, true, OperandType::kBf16, bits.data());
+  for (size_t i = 0; i < row.size(); ++i) {
+    const uint16_t expected = cases[i % cases.size()].second;
+    EXPECT_EQ(bits[i], expected) << "value " << i;
+    EXPECT_EQ(std::bit_cast<uint32_t>(floats[i]), uint32_t{expected} << 16) << "value " << i;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Sets, PackedMatrixTest, ::testing::ValuesIn(SupportedInstructionSets()),
