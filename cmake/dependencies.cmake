@@ -23,4 +23,10 @@ find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(xxhash::xxhash INTERFACE IMPORTED)
 target_include_directories(xxhash::xxhash INTERFACE ${XXHASH_INCLUDE_DIR})
 target_link_libraries(xxhash::xxhash INTERFACE ${XXHASH_LIBRARY})
+# Servers of HTTP, behind common/http/http_server.h: of Debian's libraries the one that is asynchronous, speaks TLS with
+# client certificates, and whose limits on headers, bodies and times are options.
+find_path(BOOST_BEAST_INCLUDE_DIR boost/beast/http.hpp REQUIRED)
+add_library(boost_asio INTERFACE IMPORTED)
+target_include_directories(boost_asio SYSTEM INTERFACE ${BOOST_BEAST_INCLUDE_DIR})
+target_compile_definitions(boost_asio INTERFACE BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
 find_path(BOOST_MATH_INCLUDE_DIR boost/math/distributions.hpp REQUIRED)  # quantiles of the t and beta distributions

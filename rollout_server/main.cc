@@ -1,4 +1,5 @@
-// rollout_server: serves one model directory over gRPC until SIGTERM.
+// rollout_server: serves one model directory over gRPC, and HTTP where a port is given, until
+// SIGTERM.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <optional>
@@ -45,11 +46,15 @@ int Main(int argc, char** argv) {
                  "port to listen on, in place of that of server.listen; 0: a free one")
       ->check(CLI::Range(0, 65535))
       ->excludes(listen);
+  shorthand("--http-listen", "server.http_listen",
+            "HOST:PORT of HTTP: OpenAI's and vLLM's endpoints (docs/openai.md); off without it");
+  shorthand("--served-model-name", "server.served_model_name", "the model's name over HTTP");
   shorthand("--dtype", "server.engine.dtype", "compute dtype")
       ->check(CLI::IsMember({"fp32", "bf16"}));
   shorthand("--numerics", "server.engine.numerics", "how results depend on the batch")
       ->check(CLI::IsMember({"fast", "invariant", "exact"}));
   shorthand("--port-file", "server.port_file", "write the bound port here");
+  shorthand("--http-port-file", "server.http_port_file", "write the bound HTTP port here");
   shorthand("--tls", "server.tls", "directory of tls.crt, tls.key and ca.crt: mutual TLS");
   shorthand("--token-file", "server.token_file", "bearer tokens that callers must show");
   shorthand("--log-format", "server.log.format", "form of log lines")

@@ -8,7 +8,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -21,10 +23,14 @@
 #include "common/rendezvous/loopback.h"
 #include "common/rpc/caller_channel.h"
 #include "common/rpc/credentials.h"
+#include "rollout_server/http/http_service.h"
+#include "rollout_server/http/request_reader.h"
 #include "rollout_server/service/injection_alarm.h"
 #include "rollout_server/service/readiness.h"
 #include "rollout_server/service/server_history.h"
 #include "rollout_server/service/services.h"
+#include "rollout_server/vllm/vllm_services.h"
+#include "rollout_server/vllm/weight_control.h"
 
 namespace tandem::rollout {
 namespace {
@@ -117,7 +123,24 @@ struct RolloutServer::Impl {
               options.max_deadline_seconds,
               options.liveness_seconds},
         rollout_service(MakeRolloutService(parts)),
-        weight_service(MakeWeightService(parts, &worker, &push_worker)) {}
+        weight_service(MakeWeightService(parts, &worker, &push_worker)),
+        control(parts, &worker) {}
+
+  // What speaks in texts, for an engine that has a tokenizer. Call once the engine's thread runs.
+  void MakeTextServices() {
+    if (!engine.has_tokenizer()) return;
+    const std::string& name = options.served_model_name;
+    reader.emplace(&engine.tokenizer(), FactsOf(parts, name.empty() ? options.model : name));
+    vllm_inference = MakeVllmInference(parts, &reader->facts(), &reader->prompts(), &text_worker);
+    vllm_control = MakeVllmControl(parts, &reader->facts(), &control);
+  }
+
+  std::vector<grpc::Service*> Services() const {
+    std::vector<grpc::Service*> services = {rollout_service.get(), weight_service.get()};
+    if (vllm_inference) services.push_back(vllm_inference.get());
+    if (vllm_control) services.push_back(vllm_control.get());
+    return services;
+  }
 
   void StartEngine() {
     engine.Start({[this](std::vector<EngineEvent> events) {
@@ -160,6 +183,15 @@ struct RolloutServer::Impl {
                            .claim = ownership.claim(),
                            .live = live->version,
                            .live_epoch = live->epoch});
+  }
+
+  // Whether requests are served: a load balancer asks by /health.
+  ProbeAnswer Serves() {
+    if (draining.load()) return {false, "the server is draining"};
+    if (const absl::Status failed = Failure(); !failed.ok()) {
+      return {false, absl::StrCat("the engine failed: ", failed.message())};
+    }
+    return JudgeLiveness(engine.SilentSeconds(), options.liveness_seconds);
   }
 
   // From here until HideHealth, probes and metrics read this object's parts.
@@ -239,9 +271,14 @@ struct RolloutServer::Impl {
   const ServiceParts parts;
   const std::unique_ptr<grpc::Service> rollout_service;
   const std::unique_ptr<grpc::Service> weight_service;
+  WeightControl control;
+  std::optional<RequestReader> reader;  // none without a tokenizer
+  WorkerThread text_worker{kMaxStreams};
+  std::unique_ptr<grpc::Service> vllm_inference, vllm_control;  // null without a tokenizer
   rpc::AccessControl access_control;
   std::string address;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<HttpService> http;  // null: off
 
   Mutex mu;
   absl::Status failure ABSL_GUARDED_BY(mu);
@@ -266,17 +303,17 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
   auto impl = std::make_unique<Impl>(options, std::move(loaded), observation, clock,
                                      std::move(tracer), std::move(history));
   TANDEM_ASSIGN_OR_RETURN(impl->access_control, rpc::AccessControl::Load(options.tls));
-  if (impl->access_control.is_plaintext() && !IsLoopback(options.listen)) {
-    log::Warning(
-        "PLAINTEXT gRPC on an address others can reach: whoever reaches it can push weights",
-        {{"listen", options.listen}});
+  for (const std::string& listen : {options.listen, options.http_listen}) {
+    if (!impl->access_control.is_plaintext() || listen.empty() || IsLoopback(listen)) continue;
+    log::Warning("PLAINTEXT on an address others can reach: whoever reaches it can push weights",
+                 {{"listen", listen}});
   }
   TANDEM_RETURN_IF_ERROR(impl->weights.Reserve());
   impl->history.Started(InFlightName(impl->model.options.in_flight), impl->model.digests);
   impl->StartEngine();
   int port = 0;
-  impl->server = Listen(options, impl->access_control,
-                        {impl->rollout_service.get(), impl->weight_service.get()}, &port);
+  impl->MakeTextServices();
+  impl->server = Listen(options, impl->access_control, impl->Services(), &port);
   if (!impl->server || port == 0) {
     impl->engine.Stop();
     return AlreadyExists(
@@ -286,7 +323,28 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
   }
   impl->address = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
   impl->history.Listens(impl->address);
+  if (!options.http_listen.empty()) {
+    Impl* const self = impl.get();
+    if (!impl->reader) return Unimplemented("server.http_listen needs a model with a tokenizer");
+    auto http = HttpService::Listen(impl->parts, options,
+                                    {.access_control = &impl->access_control,
+                                     .metrics = observation->metrics(),
+                                     .control = &impl->control,
+                                     .reader = &*impl->reader,
+                                     .health = [self] { return self->Serves(); }});
+    if (!http.ok()) {
+      impl->server->Shutdown();
+      impl->engine.Stop();
+      return absl::Status(http.status().code(),
+                          absl::StrCat("server.http_listen: ", http.status().message()));
+    }
+    impl->http = *std::move(http);
+  }
   auto server = std::unique_ptr<RolloutServer>(new RolloutServer(std::move(impl)));
+  if (!options.http_port_file.empty()) {
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(options.http_port_file,
+                                               absl::StrCat(server->impl_->http->port(), "\n")));
+  }
   if (!options.port_file.empty()) {
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, absl::StrCat(port, "\n")));
   }
@@ -304,10 +362,13 @@ RolloutServer::~RolloutServer() {
   if (impl_->server) {
     impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
   }
+  if (impl_->http) impl_->http->Stop(absl::Seconds(2));
   impl_->engine.Stop();
 }
 
 const std::string& RolloutServer::address() const { return impl_->address; }
+
+int RolloutServer::http_port() const { return impl_->http ? impl_->http->port() : 0; }
 
 absl::Status RolloutServer::Run(const StopSignal& stop) {
   constexpr std::chrono::milliseconds kMoment(100);
@@ -356,6 +417,7 @@ int RunServer(ServerOptions options) {
   absl::Status bad = CheckOptions(options);
   bad.Update(rpc::AccessControl::Check(options.tls));  // before the model is loaded
   if (!bad.ok()) return Fail(bad, ExitCode::kUsage);
+  if (options.served_model_name.empty()) options.served_model_name = options.model;
   bad = hub::FindModels({{"server.model", &options.model}}, hub::ReadHubSettings());
   if (!bad.ok()) return Fail(bad, ExitCode::kBadModelOrData);
   if (absl::Status log = log::Configure(options.log); !log.ok()) {

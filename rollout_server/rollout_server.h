@@ -36,6 +36,7 @@ class RolloutServer {
   RolloutServer& operator=(const RolloutServer&) = delete;
 
   const std::string& address() const;  // HOST:PORT, the port as bound
+  int http_port() const;               // 0: no HTTP
 
   // Waits until `stop` is requested, then drains. An engine failure ends it with that error.
   absl::Status Run(const StopSignal& stop);

@@ -14,6 +14,17 @@ namespace tandem::rollout {
 
 namespace {
 
+absl::Status CheckAddress(const char* option, const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 || absl::StartsWith(address, "unix:") ||
+      absl::StartsWith(address, "unix-abstract:") ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return InvalidArgument(option, " is '", address, "', must be HOST:PORT");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTransport(const ServerOptions& options) {
   TANDEM_RETURN_IF_ERROR(rpc::CheckTlsOptions(options.tls, "server"));
   const bool secure = !options.tls.directory.empty();
@@ -21,11 +32,12 @@ absl::Status CheckTransport(const ServerOptions& options) {
     return InvalidArgument(
         "server.insecure_plaintext_open_to_the_network with server.tls: choose one");
   }
-  if (secure || options.insecure_plaintext_open_to_the_network || IsLoopback(options.listen)) {
-    return absl::OkStatus();
-  }
+  if (secure || options.insecure_plaintext_open_to_the_network) return absl::OkStatus();
+  const bool http_is_open = !options.http_listen.empty() && !IsLoopback(options.http_listen);
+  if (IsLoopback(options.listen) && !http_is_open) return absl::OkStatus();
   return InvalidArgument(
-      "server.listen is '", options.listen,
+      http_is_open ? "server.http_listen is '" : "server.listen is '",
+      http_is_open ? options.http_listen : options.listen,
       "': without TLS only loopback is served (127.0.0.1, localhost). Name a directory with "
       "tls.crt, "
       "tls.key and ca.crt as server.tls (`tandem certs` makes one for development), or, where the "
@@ -50,12 +62,11 @@ absl::Status CheckOptions(const ServerOptions& options) {
   if (!options.observe_listen.empty()) {
     TANDEM_RETURN_IF_ERROR(CheckObserveAddress("server.observe_listen", options.observe_listen));
   }
-  const size_t colon = options.listen.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 || absl::StartsWith(options.listen, "unix:") ||
-      absl::StartsWith(options.listen, "unix-abstract:") ||
-      !absl::SimpleAtoi(options.listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return InvalidArgument("server.listen is '", options.listen, "', must be HOST:PORT");
+  TANDEM_RETURN_IF_ERROR(CheckAddress("server.listen", options.listen));
+  if (!options.http_listen.empty()) {
+    TANDEM_RETURN_IF_ERROR(CheckAddress("server.http_listen", options.http_listen));
+  } else if (!options.http_port_file.empty()) {
+    return InvalidArgument("server.http_port_file without server.http_listen");
   }
   const int64_t kv_tokens = options.engine.kv_capacity_tokens;
   if (kv_tokens != 0 && kv_tokens < KvBlockPool::kBlockTokens) {
@@ -71,6 +82,13 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
               "model to load as version 0: a Hugging Face directory, or a name on the Hub "
               "(docs/models.md)");
   binder.Text("listen", &o.listen, "HOST:PORT of gRPC; port 0 picks a free one");
+  binder.Text("http_listen", &o.http_listen,
+              "HOST:PORT of HTTP: the endpoints of OpenAI's and vLLM's APIs (docs/openai.md), with "
+              "the TLS, roles, tokens and limits of gRPC; port 0 picks a free one; empty: off");
+  binder.Text("http_port_file", &o.http_port_file,
+              "write the bound HTTP port to this file; empty: off");
+  binder.Text("served_model_name", &o.served_model_name,
+              "the model's name over HTTP; empty: as `model` is given");
   binder.Text(
       "tls", &o.tls.directory,
       "directory of tls.crt, tls.key and ca.crt: mutual TLS; empty: plaintext, on loopback only");

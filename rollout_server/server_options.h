@@ -15,6 +15,10 @@ namespace tandem::rollout {
 struct ServerOptions {
   std::string model;                       // Hugging Face directory
   std::string listen = "127.0.0.1:50051";  // port 0 picks one
+  std::string http_listen;                 // empty: no HTTP
+  std::string http_port_file;              // empty: none
+  std::string
+      served_model_name;  // by which HTTP callers know the model; empty: as `model` was given
   rpc::TlsOptions tls;
   // Serve without TLS on an address that others can reach.
   bool insecure_plaintext_open_to_the_network = false;

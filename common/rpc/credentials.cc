@@ -29,68 +29,6 @@ constexpr unsigned kRefreshSeconds = 1;  // how often gRPC reads the files in me
 
 std::string Text(grpc::string_ref text) { return std::string(text.data(), text.size()); }
 
-// Authorises a call before anything of it is read.
-class CallCheck : public grpc::AuthMetadataProcessor {
- public:
-  explicit CallCheck(std::shared_ptr<TlsIdentity> identity) : identity_(std::move(identity)) {}
-
-  bool IsBlocking() const override { return false; }
-
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context,
-                       OutputMetadata* consumed, OutputMetadata*) override {
-    const auto path = metadata.find(":path");
-    const std::string method = path == metadata.end() ? "" : Text(path->second);
-    const PeerName peer = PeerOf(*context);
-    absl::Status allowed = CheckCall(peer, method);
-    const auto offered = metadata.find("authorization");
-    if (allowed.ok()) {
-      allowed = CheckToken(offered == metadata.end() ? nullptr : &offered->second);
-    }
-    if (!allowed.ok()) {
-      Log(peer, method, allowed);
-      return ToGrpc(allowed);
-    }
-    // Consumes the token, so that no handler sees it.
-    if (offered != metadata.end()) consumed->emplace("authorization", Text(offered->second));
-    return grpc::Status::OK;
-  }
-
- private:
-  absl::Status CheckToken(const grpc::string_ref* offered) const {
-    const auto tokens = identity_->tokens();
-    if (tokens == nullptr) return absl::OkStatus();
-    if (offered == nullptr) {
-      return Unauthenticated("this server asks for a bearer token, and none came");
-    }
-    return TokenIsRight(*tokens, Text(*offered))
-               ? absl::OkStatus()
-               : Unauthenticated("not a bearer token of this server");
-  }
-
-  // At most one line per second, so that rejected callers cannot fill the disk.
-  void Log(const PeerName& peer, const std::string& method, const absl::Status& why) {
-    MutexLock lock(&mu_);
-    ++num_refused_;
-    if (MonotonicSeconds() < next_line_) return;
-    next_line_ = MonotonicSeconds() + 1;
-    log::Warning("a call was refused", {{"peer", Printable(absl::StrJoin(peer.uris, ","))},
-                                        {"common_name", Printable(peer.common_name)},
-                                        {"method", Printable(method)},
-                                        {"reason", std::string(why.message())},
-                                        {"refused_so_far", num_refused_}});
-  }
-
-  static std::string Printable(const std::string& text) {
-    return absl::CHexEscape(text.substr(0, 128));
-  }
-
-  const std::shared_ptr<TlsIdentity> identity_;
-
-  Mutex mu_;
-  double next_line_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t num_refused_ ABSL_GUARDED_BY(mu_) = 0;
-};
-
 // Checks, after a handshake with a peer of a trusted authority, that the peer is a rollout server.
 class ServerCheck : public tls::ExternalCertificateVerifier {
  public:
@@ -156,6 +94,71 @@ IdentityNeeds ServerNeeds() {
 }
 
 }  // namespace
+
+// Authorises a call before anything of it is read.
+class CallCheck : public grpc::AuthMetadataProcessor {
+ public:
+  explicit CallCheck(std::shared_ptr<TlsIdentity> identity) : identity_(std::move(identity)) {}
+
+  bool IsBlocking() const override { return false; }
+
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context,
+                       OutputMetadata* consumed, OutputMetadata*) override {
+    const auto path = metadata.find(":path");
+    const std::string method = path == metadata.end() ? "" : Text(path->second);
+    const auto offered = metadata.find("authorization");
+    const std::string token = offered == metadata.end() ? "" : Text(offered->second);
+    const absl::Status allowed =
+        Check(PeerOf(*context), method, offered == metadata.end() ? nullptr : &token);
+    if (!allowed.ok()) return ToGrpc(allowed);
+    // Consumes the token, so that no handler sees it.
+    if (offered != metadata.end()) consumed->emplace("authorization", token);
+    return grpc::Status::OK;
+  }
+
+  // `authorization`: null, if none came.
+  absl::Status Check(const PeerName& peer, const std::string& method,
+                     const std::string* authorization) {
+    absl::Status allowed = CheckCall(peer, method);
+    if (allowed.ok()) allowed = CheckToken(authorization);
+    if (!allowed.ok()) Log(peer, method, allowed);
+    return allowed;
+  }
+
+ private:
+  absl::Status CheckToken(const std::string* offered) const {
+    const auto tokens = identity_->tokens();
+    if (tokens == nullptr) return absl::OkStatus();
+    if (offered == nullptr) {
+      return Unauthenticated("this server asks for a bearer token, and none came");
+    }
+    return TokenIsRight(*tokens, *offered) ? absl::OkStatus()
+                                           : Unauthenticated("not a bearer token of this server");
+  }
+
+  // At most one line per second, so that rejected callers cannot fill the disk.
+  void Log(const PeerName& peer, const std::string& method, const absl::Status& why) {
+    MutexLock lock(&mu_);
+    ++num_refused_;
+    if (MonotonicSeconds() < next_line_) return;
+    next_line_ = MonotonicSeconds() + 1;
+    log::Warning("a call was refused", {{"peer", Printable(absl::StrJoin(peer.uris, ","))},
+                                        {"common_name", Printable(peer.common_name)},
+                                        {"method", Printable(method)},
+                                        {"reason", std::string(why.message())},
+                                        {"refused_so_far", num_refused_}});
+  }
+
+  static std::string Printable(const std::string& text) {
+    return absl::CHexEscape(text.substr(0, 128));
+  }
+
+  const std::shared_ptr<TlsIdentity> identity_;
+
+  Mutex mu_;
+  double next_line_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_refused_ ABSL_GUARDED_BY(mu_) = 0;
+};
 
 PeerName PeerOf(const grpc::AuthContext& context) {
   PeerName name;
@@ -231,13 +234,27 @@ absl::StatusOr<AccessControl> AccessControl::Load(const TlsOptions& options) {
   how.watch_identity_key_cert_pairs();
   how.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   access.credentials_ = tls::TlsServerCredentials(how);
-  access.credentials_->SetAuthMetadataProcessor(std::make_shared<CallCheck>(access.identity_));
+  access.check_ = std::make_shared<CallCheck>(access.identity_);
+  access.credentials_->SetAuthMetadataProcessor(access.check_);
   return access;
 }
 
 std::shared_ptr<grpc::ServerCredentials> AccessControl::credentials() const {
   // Has no processor, because gRPC 1.51 ends a process that sets one on insecure credentials.
   return credentials_ == nullptr ? grpc::InsecureServerCredentials() : credentials_;
+}
+
+absl::Status AccessControl::CheckHttp(const PeerName& peer, const std::string& path,
+                                      const std::string* authorization) const {
+  return check_ == nullptr ? absl::OkStatus() : check_->Check(peer, path, authorization);
+}
+
+std::string AccessControl::identity_file() const {
+  return identity_ == nullptr ? "" : identity_->pair_path();
+}
+
+std::string AccessControl::authorities_file() const {
+  return identity_ == nullptr ? "" : identity_->authorities_path();
 }
 
 absl::Time AccessControl::valid_until() const {

@@ -70,6 +70,8 @@ class Caller {
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
 };
 
+class CallCheck;  // credentials.cc
+
 // How a rollout server authorises its callers.
 class AccessControl {
  public:
@@ -81,10 +83,21 @@ class AccessControl {
 
   bool is_plaintext() const { return identity_ == nullptr; }
   std::shared_ptr<grpc::ServerCredentials> credentials() const;
+  // Authorises a call of HTTP by a peer's certificate, as those of gRPC are. `authorization`: the
+  // header's value, or null. OK over plaintext.
+  //   PERMISSION_DENIED  CheckCall
+  //   UNAUTHENTICATED    no bearer token of this server
+  absl::Status CheckHttp(const PeerName& peer, const std::string& path,
+                         const std::string* authorization) const;
+  // PEM files of the certificates in use, for a server of HTTP; empty over plaintext.
+  std::string identity_file() const;
+  std::string authorities_file() const;
+
   absl::Time valid_until() const;  // end of the certificate in use; infinite over plaintext
 
  private:
   std::shared_ptr<TlsIdentity> identity_;                 // shared with gRPC's threads
+  std::shared_ptr<CallCheck> check_;                      // null: plaintext
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // null: plaintext
 };
 

@@ -1,4 +1,5 @@
-// Roles of certificate holders, and the table of which role may call which gRPC method. Used by the
+// Roles of certificate holders, and the table of which role may call which gRPC method and which
+// path of HTTP. Used by the
 // server's auth processor and by the client's check of a server. Pure.
 #pragma once
 
@@ -55,11 +56,11 @@ Role RoleOf(const PeerName& peer);
 std::string IdentityOf(const PeerName& peer);
 
 struct MethodRoles {
-  std::string_view path;  // as on the wire: /PACKAGE.SERVICE/METHOD
+  std::string_view path;  // as on the wire: /PACKAGE.SERVICE/METHOD, or the path of a URL
   Roles roles;
 };
 
-// All methods of a rollout server.
+// All methods and paths of a rollout server.
 std::span<const MethodRoles> MethodTable();
 
 // Checks that the holder may call the method.

@@ -60,21 +60,6 @@ std::string Text(const ASN1_STRING* string) {
                      static_cast<size_t>(ASN1_STRING_length(string)));
 }
 
-PeerName NameOf(X509* certificate) {
-  PeerName name;
-  const X509_NAME* const subject = X509_get_subject_name(certificate);
-  const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
-  if (at >= 0) name.common_name = Text(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
-  auto* const names = static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
-  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
-    const GENERAL_NAME* const one = sk_GENERAL_NAME_value(names, i);
-    if (one->type == GEN_URI) name.uris.push_back(Text(one->d.uniformResourceIdentifier));
-  }
-  GENERAL_NAMES_free(names);
-  return name;
-}
-
 // Checks that `chain[0]` is signed, through the others, by one of `authorities`, for this use.
 absl::Status CheckChain(const std::string& directory, const std::vector<Certificate>& chain,
                         const std::vector<Certificate>& authorities, TlsUse use, absl::Time now) {
@@ -95,11 +80,11 @@ absl::Status CheckChain(const std::string& directory, const std::vector<Certific
   if (valid) return absl::OkStatus();
   const std::string file = directory + "/tls.crt";
   if (error == X509_V_ERR_INVALID_PURPOSE) {
-    return Bad(
-        file,
-        absl::StrCat("its extended key usage does not allow a ",
-                     use == TlsUse::kServe ? "server (serverAuth)" : "client (clientAuth)",
-                     "; it is of role ", std::string(RoleName(RoleOf(NameOf(chain[0].get()))))));
+    return Bad(file,
+               absl::StrCat("its extended key usage does not allow a ",
+                            use == TlsUse::kServe ? "server (serverAuth)" : "client (clientAuth)",
+                            "; it is of role ",
+                            std::string(RoleName(RoleOf(NameInCertificate(chain[0].get()))))));
   }
   return Bad(file, absl::StrCat("not signed by an authority in ca.crt (",
                                 X509_verify_cert_error_string(error),
@@ -119,6 +104,21 @@ absl::Status CheckKey(const std::string& directory, const TlsFiles& files, X509*
 }
 
 }  // namespace
+
+PeerName NameInCertificate(X509* certificate) {
+  PeerName name;
+  const X509_NAME* const subject = X509_get_subject_name(certificate);
+  const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+  if (at >= 0) name.common_name = Text(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+  auto* const names = static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
+    const GENERAL_NAME* const one = sk_GENERAL_NAME_value(names, i);
+    if (one->type == GEN_URI) name.uris.push_back(Text(one->d.uniformResourceIdentifier));
+  }
+  GENERAL_NAMES_free(names);
+  return name;
+}
 
 absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& directory) {
   TlsFiles files;
@@ -147,7 +147,7 @@ absl::StatusOr<CertificateFacts> CheckTlsFiles(const std::string& directory, con
   if (chain.empty()) return Bad(directory + "/tls.crt", "no certificate in PEM form");
   const std::vector<Certificate> authorities = ReadCertificates(files.authorities);
   if (authorities.empty()) return Bad(directory + "/ca.crt", "no certificate in PEM form");
-  const CertificateFacts facts = {.name = NameOf(chain[0].get()),
+  const CertificateFacts facts = {.name = NameInCertificate(chain[0].get()),
                                   .not_before = ToTime(X509_get0_notBefore(chain[0].get())),
                                   .not_after = ToTime(X509_get0_notAfter(chain[0].get()))};
   if (facts.not_after <= now) {

@@ -12,6 +12,8 @@
 #include "absl/time/time.h"
 #include "common/rpc/roles.h"
 
+struct x509_st;  // OpenSSL's X509
+
 namespace tandem::rpc {
 
 // TlsOptions: the two options of transport security, the same for servers and callers.
@@ -56,6 +58,9 @@ absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& directory);
 //                     ca.crt, or is not for this use
 absl::StatusOr<CertificateFacts> CheckTlsFiles(const std::string& directory, const TlsFiles& files,
                                                TlsUse use, absl::Time now);
+
+// The names in a certificate.
+PeerName NameInCertificate(x509_st* certificate);
 
 // True if others than owner and group can read the key. Kubernetes mounts secrets in this way by
 // default.

@@ -88,8 +88,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& di
   return tokenizer;
 }
 
-absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text) const {
-  const Result result(tandem_tokenizer_encode(Handle(handle_), Borrow(text)));
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
+                                                       bool add_special_tokens) const {
+  const Result result(tandem_tokenizer_encode(Handle(handle_), Borrow(text), add_special_tokens));
   TANDEM_RETURN_IF_ERROR(result.status());
   return result.ids();
 }
@@ -104,9 +105,11 @@ absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
 
 absl::StatusOr<std::string> Tokenizer::RenderChat(std::string_view messages_json,
                                                   bool add_generation_prompt,
-                                                  std::string_view tools_json) const {
+                                                  std::string_view tools_json,
+                                                  std::string_view variables_json) const {
   const Result result(tandem_tokenizer_render_chat(Handle(handle_), Borrow(messages_json),
-                                                   Borrow(tools_json), add_generation_prompt));
+                                                   Borrow(tools_json), Borrow(variables_json),
+                                                   add_generation_prompt));
   TANDEM_RETURN_IF_ERROR(result.status());
   return result.text();
 }

@@ -26,9 +26,11 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // The ids of `text`. No special tokens are added; those written in the text are recognised.
+  // The ids of `text`. Special tokens written in the text are recognised. `add_special_tokens`: also
+  // with those that tokenizer.json puts around a text, such as a BOS.
   //   INVALID_ARGUMENT  not UTF-8
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text) const;
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
+                                              bool add_special_tokens = false) const;
 
   // The text of `ids`, with invalid UTF-8 as U+FFFD.
   //   INVALID_ARGUMENT  an id outside the vocabulary
@@ -36,12 +38,15 @@ class Tokenizer {
 
   // Renders the chat template over `messages_json`, a JSON array of {"role", "content", ...}, and
   // `tools_json`, a JSON array of the tools that the template describes, or empty for none.
+  // `variables_json`: a JSON object of further variables of the template ("enable_thinking"), which
+  // win over all others, or empty for none.
   //   UNIMPLEMENTED     the directory has no chat template
-  //   INVALID_ARGUMENT  the messages are empty or malformed, the tools are no array of objects, or
-  //                     the template raised an error, used more than 2 million steps or wrote more
-  //                     than 4 MiB (stated)
+  //   INVALID_ARGUMENT  the messages are empty or malformed, the tools are no array of objects, the
+  //                     variables no object, or the template raised an error, used more than 2
+  //                     million steps or wrote more than 4 MiB (stated)
   absl::StatusOr<std::string> RenderChat(std::string_view messages_json, bool add_generation_prompt,
-                                         std::string_view tools_json = {}) const;
+                                         std::string_view tools_json = {},
+                                         std::string_view variables_json = {}) const;
 
   bool has_chat_template() const;
   int64_t vocab_size() const;                        // added tokens included

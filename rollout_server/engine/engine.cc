@@ -121,6 +121,11 @@ class PagedEngine final : public Engine {
     TANDEM_RETURN_IF_ERROR(
         CheckSomethingIsLeft(request.sampling, config().eos_token_ids, config().vocab_size));
     TANDEM_RETURN_IF_ERROR(CheckTurns(request));
+    if (request.stream_tokens && faults_) {
+      return Unimplemented(
+          "tokens one by one with injected faults: a fault may act on the whole completion, so ask "
+          "for completions when they end");
+    }
     const int64_t total = prompt + request.max_completion_tokens();
     if (total > config().max_position_embeddings) {
       return InvalidArgument("prompt of ", prompt, " tokens + ",
@@ -230,6 +235,9 @@ class PagedEngine final : public Engine {
       AppendToken(*sequence, *std::move(tokens[i]), live_.version,
                   static_cast<int32_t>(tokens.size()), drawn);
       ++counted_.num_tokens_sampled;
+      if (sequence->group->request.stream_tokens) {
+        events.push_back(TokenDrawn{sequence->group->request.key, LastDrawn(*sequence)});
+      }
       const absl::Status emitted = EmitIfEnded(sequence, events);
       if (!emitted.ok()) failed.Add(*sequence, GroupFailure::kText, emitted);
     }

@@ -68,7 +68,7 @@ class Engine {
   //                     vocabulary; prompt + the longest completion over the context; worst case
   //                     over the KV capacity; more completions than max_batch_sequences;
   //                     CheckSomethingIsLeft; an adapter that this engine has not
-  //   UNIMPLEMENTED     several turns with the fault `retokenise`
+  //   UNIMPLEMENTED     several turns with the fault `retokenise`, stream_tokens with any fault
   virtual absl::Status Validate(const GroupRequest& request) const = 0;
 
   // Queues a group that Validate accepts (else its error), by priority and then by arrival.
@@ -156,6 +156,7 @@ class Engine {
 
   // The model that Create loaded; a scripted engine has none.
   const ModelConfig& config() const { return model_.config; }
+  bool has_tokenizer() const { return model_.tokenizer != nullptr; }
   const Tokenizer& tokenizer() const { return *model_.tokenizer; }
   DType weight_dtype() const { return model_.weight_dtype; }  // kF32 or kBF16
   // What the forward's kernels are made for: "avx512", "cuda NVIDIA H100".

@@ -40,7 +40,7 @@ struct Slice {
   std::vector<Prediction> predictions;  // one for each row
 };
 
-void Write(const ScoredToken& token, int64_t t, SequenceScore& score) {
+void Write(ScoredToken token, int64_t t, SequenceScore& score) {
   score.logprobs[t] = token.logprob;
   score.raw_logprobs[t] = token.raw_logprob;
   score.entropies[t] = token.entropy;
@@ -51,12 +51,15 @@ void Write(const ScoredToken& token, int64_t t, SequenceScore& score) {
   score.ranks[t] = token.rank;
   score.gaps[t] = token.gap;
   score.mass_above[t] = token.mass_above;
+  if (!score.top.empty()) score.top[t] = std::move(token.top);
 }
 
-SequenceScore Empty(size_t size) {
+SequenceScore Empty(size_t size, bool with_top) {
   const std::vector<float> zeros(size, 0.0f);
-  return {zeros, zeros, zeros, zeros, zeros, zeros, zeros, std::vector<int32_t>(size, 0),
-          zeros, zeros};
+  SequenceScore score = {
+      zeros, zeros, zeros, zeros, zeros, zeros, zeros, std::vector<int32_t>(size, 0), zeros, zeros};
+  if (with_top) score.top.resize(size);
+  return score;
 }
 
 // The sequences that are computed together are lanes. When the last of them is done, the next ones
@@ -71,7 +74,7 @@ class SlicedScore : public ScoreRun {
         began_under_(*context.live) {
     for (size_t s = 0; s < sequences_.size(); ++s) {
       waiting_.push_back(s);
-      scores_.push_back(Empty(sequences_[s].ids.size()));
+      scores_.push_back(Empty(sequences_[s].ids.size(), options.top_logprobs > 0));
     }
   }
   ~SlicedScore() override {
@@ -220,7 +223,7 @@ class SlicedScore : public ScoreRun {
                             absl::StrCat("sequence ", s, ", token ", position + 1, ": ",
                                          tokens[i].status().message()));
       }
-      Write(*tokens[i], position + 1, scores_[s]);
+      Write(*std::move(tokens[i]), position + 1, scores_[s]);
     }
     return absl::OkStatus();
   }

@@ -64,6 +64,10 @@ class EngineThread : public WeightSink {
   void Start(Callbacks callbacks);
   void Stop();
 
+  // Of the model that the engine loaded; a scripted engine has none.
+  bool has_tokenizer() const { return engine_->has_tokenizer(); }
+  const Tokenizer& tokenizer() const { return engine_->tokenizer(); }
+
   // Could this group ever run here? Answered on the caller's thread.
   absl::Status Validate(const GroupRequest& request) const { return engine_->Validate(request); }
 

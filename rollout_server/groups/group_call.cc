@@ -34,7 +34,7 @@ GroupCall::Item GroupCall::NextWhenWhole(size_t* cursor) const {
   return Internal("a group ended without one of its completions");
 }
 
-void GroupCall::Append(std::variant<CompletionPtr, TurnPtr> part) {
+void GroupCall::Append(Part part) {
   MutexLock lock(&mu_);
   parts_.push_back(std::move(part));
 }

@@ -74,6 +74,7 @@ class GroupListener {
 
 using CompletionPtr = std::shared_ptr<const FinishedCompletion>;
 using TurnPtr = std::shared_ptr<const FinishedTurn>;
+using DrawnPtr = std::shared_ptr<const DrawnToken>;
 
 // Everything one group has given so far, for one or more callers. GroupRegistry appends; each
 // caller reads at its own pace with a cursor, so a caller that joins late gets all of it again.
@@ -82,17 +83,18 @@ using TurnPtr = std::shared_ptr<const FinishedTurn>;
 class GroupCall {
  public:
   struct Nothing {};  // wait for OnProgress
-  using Item = std::variant<Nothing, CompletionPtr, TurnPtr, GroupReport, absl::Status>;
+  using Part = std::variant<CompletionPtr, TurnPtr, DrawnPtr>;
+  using Item = std::variant<Nothing, CompletionPtr, TurnPtr, DrawnPtr, GroupReport, absl::Status>;
 
-  // The item after the first `*cursor` completions and turns; advances the cursor past one. A
+  // The item after the first `*cursor` parts; advances the cursor past one. A
   // report or an error is the last item.
   Item Next(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // The same for a caller that wants nothing before the group is whole; completions then come by
-  // index. For groups of one turn.
+  // index. For groups of one turn without stream_tokens.
   Item NextWhenWhole(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  void Append(std::variant<CompletionPtr, TurnPtr> part) ABSL_LOCKS_EXCLUDED(mu_);
+  void Append(Part part) ABSL_LOCKS_EXCLUDED(mu_);
   void End(GroupReport report) ABSL_LOCKS_EXCLUDED(mu_);
   void End(absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);  // a second End is ignored
 
@@ -105,7 +107,7 @@ class GroupCall {
 
  private:
   mutable Mutex mu_;
-  std::vector<std::variant<CompletionPtr, TurnPtr>> parts_ ABSL_GUARDED_BY(mu_);
+  std::vector<Part> parts_ ABSL_GUARDED_BY(mu_);
   std::optional<GroupReport> report_ ABSL_GUARDED_BY(mu_);
   absl::Status error_ ABSL_GUARDED_BY(mu_);
   // Shared with the RPC that listens: either side may let go last.

@@ -301,10 +301,17 @@ std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id, i
 }
 
 void GroupRegistry::FailAll(const absl::Status& error) {
-  Listeners told;
   {
     MutexLock lock(&mu_);
     refusal_ = error;
+  }
+  AbortAll(error);
+}
+
+void GroupRegistry::AbortAll(const absl::Status& error) {
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
     while (!entries_.empty()) EndNow(entries_.begin()->first, error, &told);
     batches_ = AdmissionBatches();
   }
@@ -461,6 +468,10 @@ void GroupRegistry::Apply(EngineEvent event, Listeners* told,
   for (auto& listener : entry.call->listeners()) told->push_back(std::move(listener));
   if (auto* turn = std::get_if<TurnFinished>(&event)) {
     entry.call->Append(std::make_shared<const FinishedTurn>(std::move(turn->turn)));
+    return;
+  }
+  if (auto* drawn = std::get_if<TokenDrawn>(&event)) {
+    entry.call->Append(std::make_shared<const DrawnToken>(std::move(drawn->token)));
     return;
   }
   if (auto* finished = std::get_if<CompletionFinished>(&event)) {

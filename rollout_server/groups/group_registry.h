@@ -82,7 +82,8 @@ class GroupRegistry {
   bool StopEarly(const std::string& run_id, int64_t group_id, const std::string& caller = "")
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends every group with `error`; later Joins fail with it too.
+  // Ends every group with `error`. After FailAll, later Joins fail with it too.
+  void AbortAll(const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
   void FailAll(const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The run starts over, with the same numbers: forgets its finished groups and the batches of

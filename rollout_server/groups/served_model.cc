@@ -35,9 +35,10 @@ absl::StatusOr<LoadedEngine> LoadEngine(const std::string& directory,
   return LoadedEngine{std::move(engine), std::move(model)};
 }
 
-absl::StatusOr<std::vector<HostTensor>> ReadServedWeights(const ServedModel& model) {
+absl::StatusOr<std::vector<HostTensor>> ReadWeightsAs(const ServedModel& model,
+                                                      const std::string& directory) {
   const DType dtype = model.tensors.front().dtype;
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadAdaptedTensors(model.path, dtype));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadAdaptedTensors(directory, dtype));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> weights,
                           MatchModelTensors(model.config, std::move(read)));
   for (HostTensor& tensor : weights) {
@@ -45,6 +46,10 @@ absl::StatusOr<std::vector<HostTensor>> ReadServedWeights(const ServedModel& mod
     tensor = Aligned(std::move(tensor));
   }
   return weights;
+}
+
+absl::StatusOr<std::vector<HostTensor>> ReadServedWeights(const ServedModel& model) {
+  return ReadWeightsAs(model, model.path);
 }
 
 }  // namespace tandem::rollout

@@ -37,8 +37,11 @@ struct LoadedEngine {
 // Loads a model directory and digests its weights as served. Errors: those of Engine::Create.
 absl::StatusOr<LoadedEngine> LoadEngine(const std::string& directory, const EngineOptions& options);
 
-// The weights that the server loaded at its start, read again, in the order and dtype of
-// `model.tensors`; their bytes are aligned for their dtype. Errors: those of ReadAdaptedTensors.
+// The weights in a model directory, in the order and dtype of `model.tensors`; their bytes are
+// aligned for their dtype. Errors: those of ReadAdaptedTensors and MatchModelTensors.
+absl::StatusOr<std::vector<HostTensor>> ReadWeightsAs(const ServedModel& model,
+                                                      const std::string& directory);
+// The same of the directory that the server loaded at its start.
 absl::StatusOr<std::vector<HostTensor>> ReadServedWeights(const ServedModel& model);
 
 }  // namespace tandem::rollout

@@ -4,7 +4,8 @@
 
 namespace tandem::rollout {
 
-WorkerThread::WorkerThread() : thread_([this] { Loop(); }) {}
+WorkerThread::WorkerThread(size_t max_waiting)
+    : max_waiting_(max_waiting), thread_([this] { Loop(); }) {}
 
 WorkerThread::~WorkerThread() {
   {
@@ -17,7 +18,7 @@ WorkerThread::~WorkerThread() {
 
 bool WorkerThread::Run(std::function<void()> task) {
   MutexLock lock(&mu_);
-  if (stopping_ || tasks_.size() >= kMaxWaiting) return false;
+  if (stopping_ || tasks_.size() >= max_waiting_) return false;
   tasks_.push_back(std::move(task));
   wake_.Notify();
   return true;

@@ -14,18 +14,20 @@ namespace tandem::rollout {
 
 class WorkerThread {
  public:
-  WorkerThread();
+  explicit WorkerThread(size_t max_waiting = kMaxWaiting);
   ~WorkerThread();
   WorkerThread(const WorkerThread&) = delete;
   WorkerThread& operator=(const WorkerThread&) = delete;
 
-  // False, and the task is dropped, when kMaxWaiting tasks wait.
+  // False, and the task is dropped, when max_waiting tasks wait.
   bool Run(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
 
   static constexpr size_t kMaxWaiting = 16;
 
  private:
   void Loop() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const size_t max_waiting_;
 
   Mutex mu_;
   CondVar wake_;

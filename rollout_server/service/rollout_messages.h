@@ -57,7 +57,4 @@ absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int
 
 void ScoreToWire(const SequenceScore& score, v1::SequenceScore* wire);
 
-// Tokens of one Score call, which is computed in slices: this bounds its memory and its response.
-inline constexpr int64_t kMaxScoreTokens = 65536;
-
 }  // namespace tandem::rollout

@@ -18,6 +18,7 @@
 #include "common/rpc/grpc_call.h"
 #include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
+#include "rollout_server/service/admission.h"
 #include "rollout_server/service/call_context.h"
 #include "rollout_server/service/rollout_messages.h"
 
@@ -223,7 +224,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     absl::StatusOr<GroupSubmission> submission = Admit(*context, *request);
     const bool was_unowned = submission.ok() && submission->unowned;
     call->Begin(std::move(submission), request->delivery() == v1::DELIVERY_GROUP);
-    if (was_unowned) PutOthersBehindTheOwner();
+    if (was_unowned) PutOthersBehindTheOwner(parts_);
     return reactor;
   }
 
@@ -287,32 +288,11 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     TANDEM_ASSIGN_OR_RETURN(const Standing standing, parts_.ownership->CheckUser(who));
     TANDEM_ASSIGN_OR_RETURN(GroupSubmission submission, SubmissionFromWire(request));
     submission.caller = ScopeOf(who);
-    if (standing == Standing::kNotOwner) {
-      // While a run owns the server, groups of clients without ownership wait behind the owner's
-      // groups, and get half of the queue and of the memory.
-      submission.request.priority = std::numeric_limits<int32_t>::min();
-      submission.yields = true;
-    }
-    submission.unowned = standing == Standing::kUnowned;
     submission.seconds_left = SecondsLeft(context);
     submission.trace = TraceOf(context);
     submission.min_weight_version = request.min_weight_version();
-    TANDEM_RETURN_IF_ERROR(parts_.engine->Validate(submission.request));
-    parts_.ownership->NoteAsked(who, request.min_weight_version());
-    const int64_t live = parts_.weights->live()->version.value;
-    if (live < request.min_weight_version()) {
-      return FailedPrecondition("live weights are version ", live, ", the call wants at least ",
-                                request.min_weight_version());
-    }
-    submission.live_version = live;
+    TANDEM_RETURN_IF_ERROR(AdmitGroup(parts_, who, standing, &submission));
     return submission;
-  }
-
-  // A run may have claimed the server while the group was on its way into the registry, too late
-  // for the claim to find it there.
-  void PutOthersBehindTheOwner() {
-    const std::optional<Ownership::LiveClaim> claim = parts_.ownership->claim();
-    if (claim) parts_.groups->PutOthersBehind(claim->run_id, claim->caller);
   }
 
   static absl::StatusOr<std::string> ScopeToActOn(const CallerProof& who) {

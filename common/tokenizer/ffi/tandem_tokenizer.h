@@ -43,12 +43,16 @@ TandemResult tandem_tokenizer_new(TandemBytes tokenizer_json, TandemBytes config
 void tandem_tokenizer_delete(TandemTokenizer* handle);
 void tandem_tokenizer_free_result(TandemResult result);
 
-TandemResult tandem_tokenizer_encode(const TandemTokenizer* handle, TandemBytes text);
+/* `add_special_tokens`: with those that tokenizer.json puts around a text, such as a BOS. */
+TandemResult tandem_tokenizer_encode(const TandemTokenizer* handle, TandemBytes text,
+                                     int32_t add_special_tokens);
 TandemResult tandem_tokenizer_decode(const TandemTokenizer* handle, const int32_t* ids,
                                      size_t count, int32_t skip_special_tokens);
-/* `tools_json` is a JSON array for the template's `tools`, or empty for none. */
+/* `tools_json` is a JSON array for the template's `tools`, or empty for none; `variables_json` a JSON
+ * object of further variables of the template, or empty for none. */
 TandemResult tandem_tokenizer_render_chat(const TandemTokenizer* handle, TandemBytes messages_json,
-                                          TandemBytes tools_json, int32_t add_generation_prompt);
+                                          TandemBytes tools_json, TandemBytes variables_json,
+                                          int32_t add_generation_prompt);
 
 int32_t tandem_tokenizer_has_chat_template(const TandemTokenizer* handle);
 int64_t tandem_tokenizer_vocab_size(const TandemTokenizer* handle);

@@ -223,6 +223,9 @@ class CudaRunner : public TokenRunner {
                            const ScoreOptions& options,
                            std::span<absl::StatusOr<ScoredToken>> tokens) override {
     if (!(options.arithmetic == ForwardArithmetic{})) return NoRounding();
+    if (options.top_logprobs > 0) {  // the device's scores have none
+      return TokenRunner::RunAndScore(weights, inputs, logits_rows, ids, options, tokens);
+    }
     return OnDevice([&] {
       const cuda::DrawMemory host = Draw(static_cast<const CudaWeights&>(weights), inputs,
                                          logits_rows, InputsOf(ids, options), {.scores = true});

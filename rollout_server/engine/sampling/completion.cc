@@ -33,14 +33,28 @@ void AppendToken(Sequence& sequence, SampledToken token, WeightVersion version, 
   ++c.version_spans.back().num_tokens;
 }
 
+DrawnToken LastDrawn(const Sequence& sequence) {
+  const FinishedCompletion& c = sequence.completion;
+  DrawnToken token = {.index = c.index,
+                      .id = c.token_ids.back(),
+                      .behaviour_logprob = c.behaviour_logprobs.back(),
+                      .raw_logprob = c.raw_logprobs.back(),
+                      .version = c.version_spans.back().version,
+                      .charge = ByteCharge(c.charge.meter(), sizeof(DrawnToken))};
+  if (!c.top.empty()) token.top = c.top.back();
+  token.charge.Add(static_cast<int64_t>(token.top.size() * sizeof(TopLogprob)));
+  return token;
+}
+
 absl::StatusOr<std::string> CompletionText(const Tokenizer& tokenizer,
-                                           std::span<const int32_t> token_ids) {
+                                           std::span<const int32_t> token_ids,
+                                           bool skip_special_tokens) {
   std::vector<int32_t> known;
   known.reserve(token_ids.size());
   for (int32_t id : token_ids) {
     if (id < tokenizer.vocab_size()) known.push_back(id);
   }
-  return tokenizer.Decode(known, /*skip_special_tokens=*/false);
+  return tokenizer.Decode(known, skip_special_tokens);
 }
 
 }  // namespace tandem::rollout

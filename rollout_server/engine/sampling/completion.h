@@ -19,9 +19,13 @@ namespace tandem::rollout {
 void AppendToken(Sequence& sequence, SampledToken token, WeightVersion version, int32_t batch_size,
                  double now);
 
-// Ids as text, special tokens shown. Ids past the tokenizer's vocabulary (padding rows of the
+// The token that AppendToken added last, for a caller that wants each.
+DrawnToken LastDrawn(const Sequence& sequence);
+
+// Ids as text, special tokens shown unless `skip_special_tokens`. Ids past the tokenizer's vocabulary (padding rows of the
 // embedding, as in Qwen2) can be sampled; they have no text. Thread-safe.
 absl::StatusOr<std::string> CompletionText(const Tokenizer& tokenizer,
-                                           std::span<const int32_t> token_ids);
+                                           std::span<const int32_t> token_ids,
+                                           bool skip_special_tokens = false);
 
 }  // namespace tandem::rollout

@@ -286,6 +286,10 @@ absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const Scor
   token.margin = order.margin;
   token.rank = order.rank;
   FillAbove(logits, whole, id, token);
+  if (options.top_logprobs > 0) {
+    token.top = MostLikely(logits, drawn_from, filtered ? scratch.support : AllIds(logits.size()),
+                           options.top_logprobs);
+  }
   return token;
 }
 

@@ -59,6 +59,7 @@ struct ScoredToken {
   int32_t rank = 0;
   float gap = 0;
   float mass_above = 0;
+  std::vector<TopLogprob> top;
 };
 
 //   DATA_LOSS  a logit is NaN or +inf, or all are -inf

@@ -9,8 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/forward_arithmetic.h"
+#include "rollout_server/engine/sampling/sampling_params.h"
 
 namespace tandem::rollout {
+
+// Tokens of one score of a caller, which is computed in slices: this bounds its memory and its answer.
+inline constexpr int64_t kMaxScoreTokens = 65536;
 
 enum class ScorePath {
   kPrefill,  // whole chunks at once
@@ -32,6 +36,7 @@ struct ScoreOptions {
   // Scores with the weights and the arithmetic that tokens are sampled with, injected faults
   // included, as a server with a real bug would; `arithmetic` is ignored then.
   bool as_served = false;
+  int32_t top_logprobs = 0;  // how many of the most likely ids to record for each token
 };
 
 class StagedWeights;  // staged_weights.h
@@ -68,6 +73,8 @@ struct SequenceScore {
   std::vector<int32_t> ranks;  // ids with a larger logit than the token's: 0 is the greedy choice
   std::vector<float> gaps;     // the largest logit less the token's
   std::vector<float> mass_above;  // of the ids counted in ranks, in the tempered distribution
+  // With options.top_logprobs, as in a completion; empty lists for tokens that are not scored.
+  std::vector<std::vector<TopLogprob>> top;
 };
 
 // Checks ranges that need no model.

@@ -8,9 +8,6 @@
 namespace tandem::rollout {
 namespace {
 
-constexpr int kMostUnfinished = 3;  // bytes of an incomplete character
-// Every token has a byte, so this many tokens without complete text will never become text.
-constexpr size_t kMostPending = 12;
 constexpr size_t kShort = 256;  // tokens: decoding all of them is cheap
 
 size_t LongestOf(const std::vector<std::string>& stop_strings) {
@@ -21,18 +18,11 @@ size_t LongestOf(const std::vector<std::string>& stop_strings) {
 
 }  // namespace
 
-std::string_view WithoutUnfinishedCharacter(std::string_view text) {
-  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-  for (int i = 0; i < kMostUnfinished && text.ends_with(kReplacement); ++i) {
-    text.remove_suffix(kReplacement.size());
-  }
-  return text;
-}
-
-StopMatcher::StopMatcher(Decode decode, std::vector<std::string> stop_strings)
+StopMatcher::StopMatcher(DecodeIds decode, std::vector<std::string> stop_strings)
     : decode_(std::move(decode)),
       stop_strings_(std::move(stop_strings)),
-      kept_bytes_(std::max<size_t>(LongestOf(stop_strings_), 1) - 1) {}
+      kept_bytes_(std::max<size_t>(LongestOf(stop_strings_), 1) - 1),
+      growing_(decode_) {}
 
 // Does a stop string end after the first `num_known_bytes`, which were checked before?
 bool StopMatcher::EndsIn(std::string_view recent, size_t num_known_bytes) const {
@@ -43,19 +33,10 @@ bool StopMatcher::EndsIn(std::string_view recent, size_t num_known_bytes) const 
 }
 
 absl::StatusOr<std::optional<size_t>> StopMatcher::Check(std::span<const int32_t> token_ids) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string before,
-                          decode_(token_ids.subspan(context_, read_ - context_)));
-  TANDEM_ASSIGN_OR_RETURN(const std::string now, decode_(token_ids.subspan(context_)));
-  const size_t num_known = WithoutUnfinishedCharacter(before).size();
-  const std::string_view complete = WithoutUnfinishedCharacter(now);
-  std::string recent = tail_;
-  if (complete.size() > num_known) recent += complete.substr(num_known);
+  TANDEM_ASSIGN_OR_RETURN(const std::string grown, growing_.Next(token_ids));
+  const std::string recent = tail_ + grown;
   suspected_ = suspected_ || EndsIn(recent, tail_.size());
-  if (complete.size() == now.size() || token_ids.size() - read_ >= kMostPending) {
-    tail_ = recent.substr(recent.size() - std::min(recent.size(), kept_bytes_));
-    context_ = read_;
-    read_ = token_ids.size();
-  }
+  tail_ = recent.substr(recent.size() - std::min(recent.size(), kept_bytes_));
   if (!suspected_ || (token_ids.size() > kShort && token_ids.size() < next_whole_)) {
     return std::nullopt;
   }

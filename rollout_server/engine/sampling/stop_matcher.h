@@ -1,16 +1,12 @@
 // StopMatcher: finds stop strings in a completion as it grows, in the server's own detokenisation.
 // Use from the engine thread only.
 //
-// A stop string may span tokens, and so may a character, whose text counts once its bytes are
-// complete. Each check decodes a window: the tokens since the last complete text, and the ones
-// before them as context, because a decoder may treat its first token differently (transformers'
-// TextStreamer does the same). The whole text is decoded only when the window shows a stop string,
-// and then not again before the completion has grown by a quarter. So a completion of n tokens
-// costs decodes of O(n) tokens, whatever it contains.
+// A stop string may span tokens. The whole text is decoded only when the text that was added
+// (growing_text.h) shows a stop string, and then not again before the completion has grown by a
+// quarter. So a completion of n tokens costs decodes of O(n) tokens, whatever it contains.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,15 +14,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "rollout_server/engine/sampling/growing_text.h"
 
 namespace tandem::rollout {
 
 class StopMatcher {
  public:
-  // CompletionText, with the server's tokenizer.
-  using Decode = std::function<absl::StatusOr<std::string>(std::span<const int32_t>)>;
-
-  StopMatcher(Decode decode, std::vector<std::string> stop_strings);
+  StopMatcher(DecodeIds decode, std::vector<std::string> stop_strings);
 
   // Call after tokens were added; `token_ids` begins with those of the previous call. Returns the
   // length in bytes of the text before the first stop string, once there is one. After a window
@@ -42,18 +36,13 @@ class StopMatcher {
  private:
   bool EndsIn(std::string_view recent, size_t num_known_bytes) const;
 
-  const Decode decode_;
+  const DecodeIds decode_;
   const std::vector<std::string> stop_strings_;
   const size_t kept_bytes_;  // how much text may be the beginning of a stop string
-  std::string tail_;         // the last kept_bytes_ of the text before token read_
-  size_t context_ = 0,
-         read_ = 0;         // the window is tokens from read_ on, after context [context_, read_)
+  GrowingText growing_;
+  std::string tail_;        // the last kept_bytes_ of the text so far
   bool suspected_ = false;  // the whole text must be decoded
   size_t next_whole_ = 0;   // the number of tokens from which on that may be done
 };
-
-// Drops replacement characters (U+FFFD) at the end that may stand for bytes of an unfinished
-// character. It has at most three such bytes, so the others of a longer run are text.
-std::string_view WithoutUnfinishedCharacter(std::string_view text);
 
 }  // namespace tandem::rollout

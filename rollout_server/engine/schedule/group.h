@@ -1,4 +1,4 @@
-// GroupRequest, SamplingParams, FinishedCompletion, EngineEvent: what the engine takes and what its
+// GroupRequest, FinishedCompletion, EngineEvent: what the engine takes and what its
 // steps give back, as plain structs (protobuf stays in the services, LibTorch in the runner).
 #pragma once
 
@@ -13,40 +13,13 @@
 #include "absl/status/status.h"
 #include "common/base/weight_version.h"
 #include "common/model/token_support.h"
+#include "rollout_server/engine/sampling/sampling_params.h"
 #include "rollout_server/engine/schedule/byte_meter.h"
 #include "rollout_server/engine/schedule/turn.h"
 
 namespace tandem::rollout {
 
 struct AdapterWeights;  // forward/adapter_weights.h
-
-inline constexpr int32_t kMaxTopLogprobs = 64;
-inline constexpr size_t kMaxStopStrings = 16;
-inline constexpr size_t kMaxStopStringBytes = 1024;
-inline constexpr size_t kMaxStopTokenIds = 1 << 18;  // a large vocabulary
-
-struct SamplingParams {
-  float temperature = 1.0f;  // >= 0; 0 is greedy
-  int32_t top_k = 0;         // 0: off
-  float top_p = 1.0f;        // 1: off
-  float min_p = 0.0f;        // 0: off
-  int32_t max_new_tokens = 0;
-  int32_t min_new_tokens = 0;
-  std::vector<int32_t> stop_token_ids;  // with the model's end tokens unless ignore_eos
-  std::vector<std::string> stop_strings;
-  uint64_t seed = 0;
-  bool ignore_eos = false;
-  bool return_support = false;  // record the ids that top-k, top-p and min-p leave, for each token
-  bool packed_support = false;  // compressed on the wire
-  int32_t top_logprobs = 0;     // how many of the most likely ids to record for each token
-};
-
-// An id and its behaviour log-prob.
-struct TopLogprob {
-  int32_t id = 0;
-  float logprob = 0;
-  friend bool operator==(const TopLogprob&, const TopLogprob&) = default;
-};
 
 // Identifies a group at this server: the engine's own number, not the caller's group_id.
 using GroupKey = int64_t;
@@ -61,11 +34,13 @@ struct GroupRequest {
   std::optional<SamplingParams> baseline =
       {};                                // of the last completion, if it is a greedy baseline
   std::optional<TurnLimits> turns = {};  // none: of one turn
+  bool stream_tokens = false;            // an event for each token; for groups of one turn
   std::string adapter = {};  // one of EngineOptions::lora_modules; empty: what is served
   // The adapter of that name, from Engine::Add on.
   std::shared_ptr<const AdapterWeights> adapter_weights = nullptr;
   uint64_t adapter_id = 0;
-  ByteCharge charge;  // for this request; its completions charge the same meter
+  uint64_t kv_salt = 0;  // KV is shared among groups of one salt; 0, or with the highest bit set
+  ByteCharge charge;     // for this request; its completions charge the same meter
 
   // The most tokens of a completion.
   int32_t max_completion_tokens() const {
@@ -78,10 +53,6 @@ struct GroupRequest {
                                                                               : sampling;
   }
 };
-
-// Greedy and without filters, with the lengths and stops of `sampling`. The ids of its stop tokens
-// are left out: the group has them.
-SamplingParams GreedyOf(const SamplingParams& sampling);
 
 enum class FinishReason { kStop, kLength, kStopString, kStoppedEarly };
 
@@ -139,6 +110,17 @@ struct FinishedTurn {
   ByteCharge charge;            // for this struct
 };
 
+// A token as it was drawn, of a group that asked for each (GroupRequest::stream_tokens).
+struct DrawnToken {
+  int32_t index = 0;  // of its completion
+  int32_t id = 0;
+  float behaviour_logprob = 0;
+  float raw_logprob = 0;
+  WeightVersion version;
+  std::vector<TopLogprob> top;  // empty unless top_logprobs
+  ByteCharge charge;            // for this struct
+};
+
 // Why one group failed, while the engine and the other groups go on.
 enum class GroupFailure {
   kNonFiniteLogits,  // the model gave NaN or +inf, or -inf for every id
@@ -152,6 +134,10 @@ std::string_view GroupFailureName(GroupFailure cause);  // "non_finite_logits", 
 struct CompletionFinished {
   GroupKey key = 0;
   FinishedCompletion completion;
+};
+struct TokenDrawn {  // before the completion that it ends
+  GroupKey key = 0;
+  DrawnToken token;
 };
 struct TurnFinished {
   GroupKey key = 0;
@@ -175,19 +161,9 @@ struct GroupFailed {  // the last event of its group; no bit of the other groups
   absl::Status status;  // DATA_LOSS: names the cause, the completion and the token
 };
 using EngineEvent = std::variant<GroupStarted, GroupDecoding, CompletionFinished, GroupFinished,
-                                 GroupFailed, TurnFinished>;
+                                 GroupFailed, TurnFinished, TokenDrawn>;
 
 // Bytes of the record of the last token in a completion.
 int64_t LastTokenBytes(const FinishedCompletion& completion);
-
-// Checks ranges that need no model.
-//   INVALID_ARGUMENT  names the field, the value and the range
-absl::Status ValidateSampling(const SamplingParams& sampling);
-
-// Is there an id that a completion may begin with? min_new_tokens forbids the stop ids, which are
-// `stop_token_ids` and, unless ignore_eos, the model's end tokens. All ids lie in [0, vocab_size).
-//   INVALID_ARGUMENT  the stop ids are the whole vocabulary
-absl::Status CheckSomethingIsLeft(const SamplingParams& sampling,
-                                  const std::vector<int32_t>& eos_token_ids, int64_t vocab_size);
 
 }  // namespace tandem::rollout

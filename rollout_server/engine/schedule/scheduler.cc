@@ -210,7 +210,7 @@ void Scheduler::PlanChunks(StepPlan& plan) {
     if (!group.has_work()) continue;
     if (group.prompt.blocks.empty() && budget > 0) {
       group.prompt.generation = generation_;
-      group.prompt.name = ChainStart(generation_, group.request.adapter_id);
+      group.prompt.name = ChainStart(generation_, group.request.adapter_id ^ group.request.kv_salt);
       FindPrefix(group.prompt, group.prompt_size() - 1,
                  [&](int64_t position) { return group.request.prompt[position]; });
       group.num_prompt_tokens_found = group.prompt.num_computed;

@@ -66,11 +66,14 @@ def as_caller(channel, secret=None):
 
 class Server:
     """A rollout server on a free port or on `port`. Use it as a context manager. `credentials` are those of the caller if the
-    server uses TLS."""
+    server uses TLS. With `http` it also speaks HTTP, at `url`."""
 
-    def __init__(self, model, *args, env=None, port=0, host="127.0.0.1", credentials=None):
+    def __init__(self, model, *args, env=None, port=0, host="127.0.0.1", credentials=None, http=False):
         self.folder = tempfile.TemporaryDirectory(prefix="tandem-server-")
         port_file = pathlib.Path(self.folder.name) / "port"
+        http_port_file = pathlib.Path(self.folder.name) / "http_port"
+        if http:
+            args = (*args, "--http-listen", f"{host}:0", "--http-port-file", str(http_port_file))
         self.log = open(pathlib.Path(self.folder.name) / "log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [str(BIN / "rollout_server"), "--model", str(model), "--listen", f"{host}:{port}",
@@ -84,6 +87,9 @@ class Server:
                 self.process.wait(timeout=0.05)
             except subprocess.TimeoutExpired:
                 pass
+        if http:
+            self.http_port = int(http_port_file.read_text())
+            self.url = f"http{'' if credentials is None else 's'}://127.0.0.1:{self.http_port}"
         self.address = f"127.0.0.1:{int(port_file.read_text().strip().split(':')[-1])}"
         options = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]
         self.channel = as_caller(grpc.insecure_channel(self.address, options=options) if credentials is None

@@ -157,11 +157,13 @@ impl ChatTemplate {
         Ok(Some(ChatTemplate { environment, source, tokens }))
     }
 
-    /// `tools` is a JSON array of tools, or empty for none.
+    /// `tools` is a JSON array of tools, or empty for none; `more` a JSON object of further
+    /// variables, which win over the others, or empty for none.
     pub fn render(
         &self,
         messages: &str,
         tools: &str,
+        more: &str,
         add_generation_prompt: bool,
     ) -> Result<Vec<u8>, Failure> {
         let messages: serde_json::Value = serde_json::from_str(messages)
@@ -173,6 +175,7 @@ impl ChatTemplate {
         variables.push(("add_generation_prompt".to_string(), add_generation_prompt.into()));
         variables.push(("tools".to_string(), Value::from_serialize(&tools)));
         variables.push(("documents".to_string(), Value::from(())));
+        variables.extend(parse_variables(more)?);
 
         let mut out = Limited { bytes: Vec::new(), full: false };
         let result = self.environment.template_from_str(&self.source).and_then(|template| {
@@ -202,6 +205,15 @@ fn parse_tools(text: &str) -> Result<Option<Vec<serde_json::Value>>, Failure> {
         }
         _ => Err(Failure::Invalid("the tools are not a JSON array of objects".to_string())),
     }
+}
+
+fn parse_variables(text: &str) -> Result<Vec<(String, Value)>, Failure> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let variables: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text)
+        .map_err(|e| Failure::Invalid(format!("the template's variables are no object: {e}")))?;
+    Ok(variables.into_iter().map(|(name, value)| (name, Value::from_serialize(&value))).collect())
 }
 
 fn check_messages(messages: &serde_json::Value) -> Result<(), Failure> {

@@ -159,9 +159,10 @@ pub unsafe extern "C" fn tandem_tokenizer_free_result(result: TandemResult) {
 pub unsafe extern "C" fn tandem_tokenizer_encode(
     handle: *const TandemTokenizer,
     text: TandemBytes,
+    add_special_tokens: i32,
 ) -> TandemResult {
     guard(|| {
-        let ids = (*handle).vocabulary.encode(text.text("the text")?)?;
+        let ids = (*handle).vocabulary.encode(text.text("the text")?, add_special_tokens != 0)?;
         Ok(ids.iter().flat_map(|id| id.to_ne_bytes()).collect())
     })
 }
@@ -183,18 +184,23 @@ pub unsafe extern "C" fn tandem_tokenizer_decode(
 }
 
 /// # Safety
-/// `handle` is live; `messages_json` and `tools_json` are readable.
+/// `handle` is live; `messages_json`, `tools_json` and `variables_json` are readable.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_render_chat(
     handle: *const TandemTokenizer,
     messages_json: TandemBytes,
     tools_json: TandemBytes,
+    variables_json: TandemBytes,
     add_generation_prompt: i32,
 ) -> TandemResult {
     guard(|| {
         let chat = (*handle).chat.as_ref().ok_or(Failure::NoTemplate)?;
-        let messages = messages_json.text("the list of messages")?;
-        chat.render(messages, tools_json.text("the list of tools")?, add_generation_prompt != 0)
+        chat.render(
+            messages_json.text("the list of messages")?,
+            tools_json.text("the list of tools")?,
+            variables_json.text("the template's variables")?,
+            add_generation_prompt != 0,
+        )
     })
 }
 

@@ -32,10 +32,11 @@ impl Vocabulary {
         self.tokenizer.token_to_id(token).and_then(|id| i32::try_from(id).ok())
     }
 
-    pub fn encode(&self, text: &str) -> Result<Vec<i32>, Failure> {
+    /// `add_special_tokens`: with those that tokenizer.json puts around a text, such as a BOS.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<i32>, Failure> {
         let encoding = self
             .tokenizer
-            .encode_fast(text, false)
+            .encode_fast(text, add_special_tokens)
             .map_err(|e| Failure::Invalid(format!("the text cannot be tokenised: {e}")))?;
         Ok(encoding.get_ids().iter().map(|&id| id as i32).collect())
     }

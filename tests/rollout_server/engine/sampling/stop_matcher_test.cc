@@ -31,7 +31,7 @@ absl::StatusOr<std::string> DecodeSmolLm2(std::span<const int32_t> ids) {
 }
 
 std::optional<size_t> Check(const std::vector<std::string>& stops, const std::vector<int32_t>& ids,
-                            const StopMatcher::Decode& decode = DecodeSmolLm2) {
+                            const DecodeIds& decode = DecodeSmolLm2) {
   StopMatcher matcher(decode, stops);
   const auto at = matcher.Check(ids);
   EXPECT_THAT(at, tandem::testing::IsOk());
@@ -132,7 +132,7 @@ std::string Shown(std::string_view bytes) {
 }
 
 // Ids are pieces of bytes.
-StopMatcher::Decode ByteLevel(std::vector<std::string> pieces) {
+DecodeIds ByteLevel(std::vector<std::string> pieces) {
   return [pieces = std::move(pieces)](std::span<const int32_t> ids) {
     std::string bytes;
     for (const int32_t id : ids) bytes += pieces[static_cast<size_t>(id)];
@@ -163,7 +163,7 @@ std::string ByteFallback(std::span<const int32_t> ids) {
 
 // Counts the tokens that a matcher decodes while `ids` come one by one; it must not stop.
 size_t DecodedUntilTheEnd(const std::vector<std::string>& stops, const std::vector<int32_t>& ids,
-                          const StopMatcher::Decode& decode) {
+                          const DecodeIds& decode) {
   size_t num_decoded = 0;
   StopMatcher matcher(
       [&](std::span<const int32_t> some) {
