@@ -490,11 +490,16 @@ void HttpShared::Drain(std::chrono::steady_clock::time_point deadline) {
 }
 
 void HttpShared::CloseAll() {
-  MutexLock lock(&mu_);
-  on_closed_ = nullptr;
-  for (const auto& one : connections_) {
-    if (const auto connection = one.lock()) connection->CloseSoon();
+  std::vector<std::shared_ptr<OpenConnection>>
+      open;  // released without the lock, which Closed takes
+  {
+    MutexLock lock(&mu_);
+    on_closed_ = nullptr;
+    for (const auto& one : connections_) {
+      if (auto connection = one.lock()) open.push_back(std::move(connection));
+    }
   }
+  for (const auto& connection : open) connection->CloseSoon();
 }
 
 void ServePlain(const std::shared_ptr<HttpShared>& shared, tcp::socket socket) {

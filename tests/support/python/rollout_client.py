@@ -29,6 +29,20 @@ def load_stubs():
                  for kind in ("pb2", "pb2_grpc"))
 
 
+def load_vllm_stubs():
+    """Those of proto/vllm: (inference_pb2, inference_pb2_grpc, control_pb2, control_pb2_grpc)."""
+    from grpc_tools import protoc
+
+    out = tempfile.mkdtemp(prefix="tandem-stubs-")
+    names = ["inference", "control"]
+    code = protoc.main(["protoc", f"-I{SOURCE / 'proto' / 'vllm'}", f"--python_out={out}", f"--grpc_python_out={out}",
+                        *[f"{name}.proto" for name in names]])
+    if code != 0:
+        raise RuntimeError("protoc failed")
+    sys.path.insert(0, out)
+    return tuple(importlib.import_module(f"{name}_{kind}") for name in names for kind in ("pb2", "pb2_grpc"))
+
+
 def tls_credentials(directory, token=None):
     """Channel credentials from a TLS directory (tls.crt, tls.key, ca.crt), with a bearer token if the server needs one."""
     key, certificate, authorities = (
