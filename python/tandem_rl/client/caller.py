@@ -13,8 +13,9 @@ from .tls import TlsFiles, host_and_port, look_at_server, read_directory
 
 MAX_MESSAGE_BYTES = 64 << 20  # the largest message from a server (common/rpc/refusal.h)
 LOOK_SECONDS = 20.0
-# As in common/rpc/caller_channel.cc. The pool of its own lets a client that is made anew make a new connection too.
-OPTIONS = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.keepalive_time_ms", 20000),
+# As in common/rpc/caller_channel.cc. The pool of its own lets a client that is made anew make a new connection too. Servers are never
+# behind a proxy (docs/security.md), though many environments name one for HTTP.
+OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.keepalive_time_ms", 20000),
            ("grpc.keepalive_timeout_ms", 10000), ("grpc.http2.max_pings_without_data", 0),
            ("grpc.min_reconnect_backoff_ms", 5000), ("grpc.use_local_subchannel_pool", 1)]
 SERVICE = "/tandem.rollout.v1.RolloutService/"

@@ -48,7 +48,7 @@ def role_of(certificate: dict[str, Any]) -> str:
 
 
 def name_in(certificate: dict[str, Any]) -> str:
-    """A name that gRPC accepts for this certificate: a DNS name, else an address, else the common name."""
+    """A name that gRPC accepts for this certificate: a DNS name, else an address, else the common name; empty without any."""
     names = certificate.get("subjectAltName", ())
     for wanted in ("DNS", "IP Address"):
         for kind, value in names:
@@ -90,4 +90,8 @@ def look_at_server(address: str, directory: pathlib.Path, seconds: float) -> str
     if role != ROLE:
         raise NotReachable(f"{address}: the peer's certificate is of role {role or 'none'}, not of a rollout server",
                            code="UNAVAILABLE")
-    return name_in(certificate)
+    name = name_in(certificate)
+    if not name:
+        raise NotReachable(f"{address}: the server's certificate has neither a DNS name nor an address nor a common name, and Python's "
+                           "gRPC takes no server without one: add any", code="UNAVAILABLE")
+    return name

@@ -182,6 +182,14 @@ def test_scores_of_both_clients_agree_and_say_the_numbers_of_prompt_tokens_apart
     assert 0 < np.abs(rounded.sequences[1].logprobs - mine.sequences[1].logprobs).max() < 0.5
 
 
+def test_a_proxy_for_http_is_not_asked_for_the_way_to_a_server(server, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    for name in ("no_proxy", "no_grpc_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with server.client() as client:
+        assert client.info().dtype == "fp32"
+
+
 def test_a_closed_client_says_so(server):
     client = RolloutClient(server.address)
     client.close()

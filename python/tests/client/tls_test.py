@@ -76,7 +76,7 @@ def test_a_certificate_that_is_put_right_is_used_by_the_next_call(server, certs,
 
 
 class Impostor:
-    """Takes TLS connections with the certificate of another role, and says whether anything came after the handshake."""
+    """Takes one TLS connection with the certificate of a directory, and keeps the first byte that comes after the handshake."""
 
     def __init__(self, directory: pathlib.Path):
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -84,37 +84,51 @@ class Impostor:
         self.context.set_alpn_protocols(["h2"])
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
-        self.received = []
-        threading.Thread(target=self.serve, daemon=True).start()
+        self.received = None
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
 
     def serve(self):
-        while True:
-            try:
-                connection, _ = self.socket.accept()
-                with self.context.wrap_socket(connection, server_side=True) as secure:
-                    self.received.append(secure.recv(1))
-            except OSError:
-                return
+        connection, _ = self.socket.accept()
+        try:
+            with self.context.wrap_socket(connection, server_side=True) as secure:
+                self.received = secure.recv(1)
+        except OSError:  # the caller left while the session's tickets were under way
+            self.received = b""
 
 
-def test_a_server_of_another_role_is_refused_before_the_first_byte_of_a_call(certs, tmp_path):
-    """A certificate for both uses and of role client: by its authority alone, it could be a server."""
-    make_certificate(certs / "authority", tmp_path, "spiffe://development.invalid/tandem/client")
+@pytest.mark.parametrize("names, subject, words", [
+    ("URI:spiffe://a/tandem/client,DNS:localhost", "/CN=a", "of role client, not of a rollout server"),
+    ("DNS:localhost", "/CN=a", "of role none, not of a rollout server"),
+    ("URI:spiffe://a/tandem/rollout", "/O=a", "neither a DNS name nor an address nor a common name"),
+])
+def test_a_server_of_another_role_or_without_a_name_is_refused_before_the_first_byte_of_a_call(certs, tmp_path, names, subject, words):
+    """By their authority and use alone, these certificates could be a server's."""
+    make_certificate(certs, tmp_path, names, subject)
     impostor = Impostor(tmp_path)
-    with RolloutClient(impostor.address, tls=certs / "client", token=TOKEN) as client, \
-            pytest.raises(NotReachable, match="of role client, not of a rollout server"):
+    with RolloutClient(impostor.address, tls=certs / "client", token=TOKEN) as client, pytest.raises(NotReachable, match=words):
         client.info()
+    impostor.thread.join(60)
     impostor.socket.close()
-    assert impostor.received == [b""]
+    assert impostor.received == b""
 
 
-def make_certificate(authority, out, uri):
-    (out / "ext").write_text(f"subjectAltName=URI:{uri},DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n")
+def test_a_certificate_with_a_spiffe_id_and_a_common_name_alone_will_do(start, certs, tmp_path):
+    make_certificate(certs, tmp_path, "URI:spiffe://cluster.local/tandem/rollout/pod-1", "/CN=pod-1")
+    with start(tls=tmp_path).client(tls=certs / "trainer") as client:
+        assert client.info().dtype == "fp32"
+
+
+def make_certificate(certs, out, names, subject):
+    """A directory for TLS, signed by the authority of `certs`, for both uses."""
+    authority = certs / "authority"
+    shutil.copyfile(certs / "rollout/ca.crt", out / "ca.crt")
+    (out / "ext").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
 
     def openssl(*arguments):
         subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=60)
     openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", out / "tls.key", "-out",
-            out / "csr", "-subj", "/CN=someone")
+            out / "csr", "-subj", subject)
     openssl("x509", "-req", "-in", out / "csr", "-CA", authority / "ca.crt", "-CAkey", authority / "ca.key", "-set_serial", "77",
             "-days", "1", "-extfile", out / "ext", "-out", out / "tls.crt")
 
