@@ -13,7 +13,7 @@ from tandem_rl.client.deadline import Deadline
 from tandem_rl.client.errors import from_rpc
 from tandem_rl.client.group_assembly import GroupAssembly
 from tandem_rl.client.group_request import group_request
-from tandem_rl.client.scores import score_request
+from tandem_rl.client.scores import score_request, scores_of
 from tandem_rl.client.tls import host_and_port, name_in, role_of
 
 HASH_OF_7_8 = 0x26D58469914B3C86  # of XXH3-64 of 07000000 08000000
@@ -75,6 +75,36 @@ def test_a_request_has_what_was_asked_for_and_the_hash_of_its_prompt():
     assert (request.sampling.temperature, list(request.sampling.stop_strings), request.sampling.max_new_tokens) == (0.5, ["a"], 5)
     assert (request.turns.max_turns, request.turns.max_completion_tokens) == (4, 20)
     assert not group_request([7], 1, max_new_tokens=5).HasField("turns")
+
+
+def test_every_option_of_a_group_reaches_its_field():
+    request = group_request(
+        [7, 8], 3, max_new_tokens=5, run_id="run", temperature=0.5, top_k=6, top_p=0.25, min_p=0.125, min_new_tokens=2,
+        stop_token_ids=[9], stop_strings=["b"], seed=11, ignore_eos=True, top_logprobs=12, return_support=True, adapter="a", priority=13,
+        greedy_baseline=True, first_completion=14, min_weight_version=15, group_id=16, max_turns=2, max_completion_tokens=17)
+    assert request == pb.GenerateGroupRequest(
+        run_id="run", group_id=16, prompt_token_ids=[7, 8], num_completions=3, min_weight_version=15, prompt_hash=HASH_OF_7_8,
+        priority=13, greedy_baseline=True, first_completion=14, adapter="a",
+        turns=pb.Turns(max_turns=2, max_completion_tokens=17),
+        sampling=pb.SamplingParams(
+            temperature=0.5, top_k=6, top_p=0.25, min_p=0.125, max_new_tokens=5, min_new_tokens=2, stop_token_ids=[9],
+            stop_strings=["b"], seed=11, ignore_eos=True, return_support=True, top_logprobs=12))
+
+
+def test_every_option_of_a_score_reaches_its_field():
+    request = score_request([[7, 8], [7, 8]], run_id="run", num_prompt_tokens=[1, 0], temperature=0.5, top_k=6, top_p=0.25, min_p=0.125,
+                            path="decode", alone=True, as_served=True, adapter="a", body_bits=8, head_bits=9, kv_bits=10, rotary_bits=11)
+    assert request == pb.ScoreRequest(
+        run_id="run", temperature=0.5, path=pb.SCORE_PATH_DECODE, top_k=6, top_p=0.25, min_p=0.125, alone=True, as_served=True,
+        adapter="a", precision=pb.SitePrecision(body_bits=8, head_bits=9, kv_bits=10, rotary_bits=11),
+        sequences=[pb.ScoreSequence(token_ids=[7, 8], token_hash=HASH_OF_7_8, num_prompt_tokens=prompt) for prompt in (1, 0)])
+
+
+@pytest.mark.parametrize("scores", [[], [pb.SequenceScore(logprobs=[0, -1])]])
+def test_scores_that_do_not_have_the_tokens_of_the_request_are_data_loss(scores):
+    with pytest.raises(RolloutError, match="sequence 0 do not have its 2 tokens") as found:
+        scores_of(score_request([[7, 8]]), pb.ScoreResponse(scores=scores))
+    assert found.value.code == "DATA_LOSS"
 
 
 def test_without_xxhash_nothing_is_hashed_or_checked(monkeypatch):

@@ -9,7 +9,7 @@ from free_ports import free_address
 from waiting import wait_until
 
 from tandem_rl.client import (AsyncRolloutClient, InvalidRequest, NotReachable, RolloutClient, RolloutError, ServerBusy,
-                              synchronous)
+                              asynchronous, synchronous)
 
 ALL_IDS = range(354)  # as stop ids, they end a turn after one token
 HOLD = {"max_new_tokens": 2, "stop_token_ids": ALL_IDS, "max_turns": 3, "max_completion_tokens": 40, "seed": 1}
@@ -79,6 +79,22 @@ def test_a_busy_server_is_asked_again_when_it_says(client, full, monkeypatch):
     group = client.generate_group([5], 1, max_new_tokens=2)
     assert len(pauses) == 1 and 0.05 <= pauses[0] <= 10 and len(group.completions) == 1
     assert len(full.group.result(60).completions) == len(full.waiting.result(60).completions) == 1
+
+
+def test_the_asynchronous_client_asks_again_too(small, client, full, monkeypatch):
+    pauses = []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+        full.release.set()
+        wait_until(lambda: client.info().num_groups_queued == 0, "the queue empties")
+
+    async def ask():
+        async with AsyncRolloutClient(small.address) as other:
+            return await other.generate_group([5], 1, max_new_tokens=2)
+    monkeypatch.setattr(asynchronous, "asyncio", types.SimpleNamespace(sleep=sleep))
+    group = asyncio.run(ask())
+    assert len(pauses) == 1 and 0.05 <= pauses[0] <= 10 and len(group.completions) == 1
 
 
 def test_a_deadline_that_passes_is_an_error_of_its_own(client, held):
