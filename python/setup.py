@@ -24,8 +24,13 @@ def load_generate():
 
 
 def dependencies():
+    try:
+        needed_by_generated = importlib.metadata.requires("grpcio-tools") or []
+    except importlib.metadata.PackageNotFoundError:
+        raise SystemExit("grpcio-tools is missing, which generates the modules of proto/: pip install grpcio-tools, or build with "
+                         "isolation, for which pip brings it") from None
     lower = {}
-    for requirement in importlib.metadata.requires("grpcio-tools") or []:
+    for requirement in needed_by_generated:
         match = re.match(r"(grpcio|protobuf)\b.*>=\s*([\d.]+)", requirement)
         if match:
             lower[match[1]] = match[2]
