@@ -16,7 +16,7 @@ from .caller import SERVICE
 from .deadline import Deadline
 from .errors import RolloutError
 from .group_assembly import GroupAssembly
-from .group_request import GroupOptions, continue_request, group_request
+from .group_request import GroupOptions, check_answer, continue_request, group_request
 from .results import Completion, Group, GroupSummary, Turn
 from .scores import ScoreOptions, Scores, score_request, scores_of
 from .server_info import ServerInfo, server_info
@@ -36,7 +36,7 @@ class AsyncRolloutClient(ClientBase):
     async def generate_group(self, prompt_token_ids: TokenIds, num_completions: int, *, max_new_tokens: int,
                              answer: AsyncAnswer | None = None, deadline_seconds: float | None = None,
                              **options: Unpack[GroupOptions]) -> Group:
-        """As RolloutClient.generate_group. `answer` may be a coroutine function."""
+        """As RolloutClient.generate_group. `answer` may be a coroutine function; turns are then answered at the same time."""
         async with self.stream_group(prompt_token_ids, num_completions, max_new_tokens=max_new_tokens, answer=answer,
                                      deadline_seconds=deadline_seconds, **options) as stream:
             async for _ in stream:
@@ -48,6 +48,7 @@ class AsyncRolloutClient(ClientBase):
                      **options: Unpack[GroupOptions]) -> AsyncGroupStream:
         """As RolloutClient.stream_group, for `async with` and `async for`."""
         request = group_request(prompt_token_ids, num_completions, max_new_tokens=max_new_tokens, run_id=self._run_id, **options)
+        check_answer(request, answer is not None)
         return AsyncGroupStream(self, request, self._deadline(deadline_seconds), answer)
 
     async def score(self, sequences: Sequence[TokenIds], *, deadline_seconds: float | None = None,
@@ -140,6 +141,7 @@ class AsyncGroupStream(AsyncIterator[Completion]):
         self._client, self._request, self._answer = client, request, answer
         self._assembly = GroupAssembly(request)
         self._events = client._events(request, deadline)
+        self._answers: set[asyncio.Task[None]] = set()  # to turns, under way
 
     @property
     def group_id(self) -> int:
@@ -156,17 +158,20 @@ class AsyncGroupStream(AsyncIterator[Completion]):
         return self._assembly.group()
 
     async def __anext__(self) -> Completion:
-        async for event in self._events:
+        while (event := await self._next_event()) is not None:
             taken = self._assembly.take(event)
             if isinstance(taken, Completion):
                 return taken
             if isinstance(taken, Turn):
-                await self._client._continue(self._request, event.turn, await self._ids_after(taken))
+                self._answers.add(asyncio.create_task(self._answer_turn(event.turn, taken)))
         self._assembly.check_end()
         raise StopAsyncIteration
 
     async def close(self) -> None:
-        """Cancels the call if it has not ended, which ends the group at the server."""
+        """Cancels the call if it has not ended, which ends the group at the server, and the answers under way."""
+        for task in self._answers:
+            task.cancel()
+        await asyncio.gather(*self._answers, return_exceptions=True)
         await self._events.aclose()
 
     async def __aenter__(self) -> AsyncGroupStream:
@@ -175,8 +180,26 @@ class AsyncGroupStream(AsyncIterator[Completion]):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    async def _ids_after(self, turn: Turn) -> TokenIds | None:
-        if self._answer is None:
-            return None
-        ids = self._answer(turn)
-        return await ids if inspect.isawaitable(ids) else ids
+    async def _next_event(self) -> pb.GenerateGroupResponse | None:
+        """The next event, None at the end. Meanwhile turns are answered; raises what an answer raised."""
+        event = asyncio.create_task(self._event())
+        try:
+            while not event.done():
+                await asyncio.wait({event, *self._answers}, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in self._answers if task.done()]:
+                    self._answers.remove(task)
+                    task.result()
+            return event.result()
+        finally:
+            if not event.done():
+                event.cancel()
+                await asyncio.gather(event, return_exceptions=True)
+
+    async def _event(self) -> pb.GenerateGroupResponse | None:
+        async for event in self._events:
+            return event
+        return None
+
+    async def _answer_turn(self, wire: pb.Turn, turn: Turn) -> None:
+        ids = None if self._answer is None else self._answer(turn)
+        await self._client._continue(self._request, wire, await ids if inspect.isawaitable(ids) else ids)

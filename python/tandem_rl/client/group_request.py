@@ -58,6 +58,12 @@ def group_request(prompt_token_ids: TokenIds, num_completions: int, *, max_new_t
         raise invalid(f"an argument does not fit into its field of proto/rollout.proto: {error}") from error
 
 
+def check_answer(request: pb.GenerateGroupRequest, has_answer: bool) -> None:
+    """Raises InvalidRequest for several turns that nobody would answer."""
+    if request.HasField("turns") and not has_answer:
+        raise invalid(f"max_turns is {request.turns.max_turns} and there is no `answer` to a turn")
+
+
 def continue_request(request: pb.GenerateGroupRequest, turn: pb.Turn,
                      token_ids: TokenIds | None) -> pb.ContinueCompletionRequest:
     """What answers a turn of a group: the ids that the completion goes on with, or None to finish it."""

@@ -14,7 +14,7 @@ from .caller import SERVICE
 from .deadline import Deadline
 from .errors import RolloutError
 from .group_assembly import GroupAssembly
-from .group_request import GroupOptions, continue_request, group_request
+from .group_request import GroupOptions, check_answer, continue_request, group_request
 from .results import Completion, Group, GroupSummary, Turn
 from .scores import ScoreOptions, Scores, score_request, scores_of
 from .server_info import ServerInfo, server_info
@@ -52,8 +52,9 @@ class RolloutClient(ClientBase):
     def stream_group(self, prompt_token_ids: TokenIds, num_completions: int, *, max_new_tokens: int, answer: Answer | None = None,
                      deadline_seconds: float | None = None, **options: Unpack[GroupOptions]) -> GroupStream:
         """As generate_group, but gives each completion when it ends. Use it in a with statement: leaving it early ends the group at
-        the server. A busy server is asked again before the first completion only. A completion waits while `answer` runs."""
+        the server. A busy server is asked again before the first completion only. The stream waits while `answer` runs: turns are answered one after the other."""
         request = group_request(prompt_token_ids, num_completions, max_new_tokens=max_new_tokens, run_id=self._run_id, **options)
+        check_answer(request, answer is not None)
         return GroupStream(self, request, self._deadline(deadline_seconds), answer)
 
     def score(self, sequences: Sequence[TokenIds], *, deadline_seconds: float | None = None,

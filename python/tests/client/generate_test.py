@@ -162,6 +162,20 @@ def test_a_completion_of_several_turns_goes_on_with_what_it_is_given(server, cli
         assert_same(one, same)
 
 
+def test_turns_are_answered_at_the_same_time_by_a_coroutine(server):
+    async def use(client):
+        both_asked, asked = asyncio.Event(), []
+
+        async def answer(turn):
+            asked.append(turn.index)
+            if len(asked) == 2:
+                both_asked.set()
+            await both_asked.wait()
+        return await client.generate_group(PROMPT, 2, max_new_tokens=4, seed=8, stop_token_ids=ALL_IDS, max_turns=2, answer=answer,
+                                           deadline_seconds=60)
+    assert [len(completion.token_ids) for completion in on(server, use).completions] == [1, 1]
+
+
 def test_info_has_every_field_that_the_server_sends(server, client, model):
     info = client.info()
     assert {field.name for field in rollout_pb2.GetInfoResponse.DESCRIPTOR.fields} == set(vars(info))

@@ -9,7 +9,7 @@ from free_ports import free_address
 from waiting import wait_until
 
 from tandem_rl.client import (AsyncRolloutClient, InvalidRequest, NotReachable, RolloutClient, RolloutError, ServerBusy,
-                              asynchronous, synchronous)
+                              synchronous)
 
 ALL_IDS = range(354)  # as stop ids, they end a turn after one token
 HOLD = {"max_new_tokens": 2, "stop_token_ids": ALL_IDS, "max_turns": 3, "max_completion_tokens": 40, "seed": 1}
@@ -92,7 +92,7 @@ def test_the_asynchronous_client_asks_again_too(small, client, full, monkeypatch
     async def ask():
         async with AsyncRolloutClient(small.address) as other:
             return await other.generate_group([5], 1, max_new_tokens=2)
-    monkeypatch.setattr(asynchronous, "asyncio", types.SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     group = asyncio.run(ask())
     assert len(pauses) == 1 and 0.05 <= pauses[0] <= 10 and len(group.completions) == 1
 
@@ -124,6 +124,19 @@ def test_an_exception_of_the_caller_ends_the_group_at_the_server(client):
     with pytest.raises(KeyError, match="own"), client.stream_group([5], 1, answer=answer, **HOLD) as stream:
         next(stream)
     assert running == [1]
+    wait_until(lambda: client.info().num_groups_running == 0, "it does not wait for its deadline")
+
+
+def test_an_exception_of_a_coroutine_that_answers_ends_the_group_too(small, client):
+    async def answer(turn):
+        await asyncio.to_thread(client.info)
+        raise KeyError("the caller's own")
+
+    async def main():
+        async with AsyncRolloutClient(small.address) as other:
+            await other.generate_group([5], 1, answer=answer, **HOLD)
+    with pytest.raises(KeyError, match="own"):
+        asyncio.run(main())
     wait_until(lambda: client.info().num_groups_running == 0, "it does not wait for its deadline")
 
 
@@ -168,6 +181,7 @@ def test_a_group_that_ends_early_brings_what_it_has(client):
     ([2**31], {}, "outside the range of int32"),
     ([5], {"seed": -1}, "does not fit"),
     ([5], {"deadline_seconds": 0}, "want more than 0"),
+    ([5], {"max_turns": 2}, "no `answer`"),
 ])
 def test_a_wrong_argument_is_an_invalid_request_that_names_it(client, prompt, arguments, words):
     with pytest.raises(InvalidRequest, match=words) as refused:
