@@ -1,6 +1,7 @@
-"""Tandem's captures in Python: read_records and write_records (docs/python.md), which need numpy alone; pandas, pyarrow and
-what frameworks bring are imported where they are used. What reads captures is imported on first use, so that the parts
-that need no numpy (tandem_rl.rewards) run without it."""
+"""Tandem in Python. Here: read_records and write_records of captures (docs/python.md), which need numpy alone; pandas, pyarrow and
+what frameworks bring are imported where they are used. tandem_rl.client calls a rollout server and tandem_rl.launch starts programs
+(docs/python_client.md), by their own names. What reads captures is imported on first use, so that the parts that need no numpy
+(tandem_rl.rewards, tandem_rl.launch) run without it."""
 import importlib
 from typing import TYPE_CHECKING, Any
 
