@@ -1,6 +1,8 @@
 // tandem bench serve: measures what callers of a running rollout server see under load.
 #include <CLI/CLI.hpp>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench/serve_load.h"
@@ -20,6 +22,7 @@ struct ServeFlags {
 };
 
 int Serve(ServeFlags flags) {
+  flags.load.tls = flags.tls;
   const auto caller = LoadCaller(flags.tls);
   if (!caller.ok()) return FailUsage(caller.status());
   flags.load.caller = *caller;
@@ -43,7 +46,16 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen) {
   CLI::App* sub = bench.add_subcommand(
       "serve",
       "A running rollout server under load: throughput and latencies as its callers see them");
-  sub->add_option("address", load.address, "HOST:PORT of the server")->required();
+  sub->add_option("address", load.address, "HOST:PORT of the server; over HTTP also a URL")
+      ->required();
+  sub->add_option("--protocol", load.protocol,
+                  "grpc: our own; http: OpenAI's /v1/completions, also of another engine; "
+                  "http-stream: the same, token by token")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, ServeProtocol>{{"grpc", ServeProtocol::kGrpc},
+                                               {"http", ServeProtocol::kHttp},
+                                               {"http-stream", ServeProtocol::kHttpStream}}))
+      ->default_str("grpc");
   AddPositive(sub, "--groups", load.groups, "groups to request");
   AddPositive(sub, "--group-size", load.group_size, "completions of a group");
   AddPositive(sub, "--prompt-tokens", load.prompt_tokens,

@@ -1,35 +1,22 @@
 #include "cli/bench/serve_load.h"
 
-#include <grpcpp/grpcpp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <random>
 #include <thread>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/grpc_call.h"
 #include "nlohmann/json.hpp"
-#include "proto/rollout.grpc.pb.h"
 
 namespace tandem::cli {
 namespace {
-
-using Stub = rollout::v1::RolloutService::Stub;
-
-constexpr int kMaxMessageBytes = 256 << 20;
-constexpr double kInfoSeconds = 5;
-
-std::string CodeName(const grpc::Status& status) {
-  return absl::StatusCodeToString(rpc::CodeOf(status));
-}
 
 // The due times of a Poisson process, in seconds after the start.
 std::vector<double> ArrivalTimes(const ServeLoad& load) {
@@ -44,52 +31,18 @@ std::vector<double> ArrivalTimes(const ServeLoad& load) {
   return due;
 }
 
-rollout::v1::GenerateGroupRequest MakeRequest(const ServeLoad& load, int64_t vocab_size,
-                                              int64_t g) {
-  rollout::v1::GenerateGroupRequest request;
-  // Far from the ids of a training run, which start at 0.
-  request.set_group_id((int64_t{1} << 40) + static_cast<int64_t>(load.seed << 20) + g);
+ServeRequest MakeRequest(const ServeLoad& load, int64_t vocab_size, int64_t g) {
+  ServeRequest request = {.number = g};
   std::mt19937_64 random(load.seed ^ (0x9E3779B97F4A7C15ull * static_cast<uint64_t>(g + 1)));
   for (int64_t t = 0; t < load.prompt_tokens; ++t) {
-    request.add_prompt_token_ids(
-        static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size)));
+    request.prompt.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size)));
   }
-  request.set_num_completions(static_cast<int32_t>(load.group_size));
-  rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
-  sampling->set_temperature(1);
-  sampling->set_max_new_tokens(static_cast<int32_t>(load.new_tokens));
-  sampling->set_seed(random());
-  sampling->set_ignore_eos(true);
+  request.seed = random();
   return request;
 }
 
-ServedGroup Ask(Stub& stub, const ServeLoad& load,
-                const rollout::v1::GenerateGroupRequest& request) {
-  ServedGroup group;
-  grpc::ClientContext context;
-  rpc::SetDeadline(context, absl::Seconds(load.timeout_seconds));
-  const auto reader = stub.GenerateGroup(&context, request);
-  rollout::v1::GenerateGroupResponse response;
-  while (reader->Read(&response)) {
-    if (response.has_done()) {
-      group.queue_ms = response.done().queue_ms();
-      group.prefill_ms = response.done().prefill_ms();
-    }
-    if (!response.has_completion()) continue;
-    const rollout::v1::Completion& completion = response.completion();
-    const int tokens = completion.token_ids_size();
-    group.tokens += tokens;
-    group.longest_gap_ms.push_back(completion.longest_gap_ms());
-    if (tokens > 1) group.between_tokens_ms.push_back(completion.decode_ms() / (tokens - 1));
-  }
-  const grpc::Status status = reader->Finish();
-  group.code = CodeName(status);
-  group.message = status.error_message();
-  return group;
-}
-
 // Requests all groups, with one thread per group in flight.
-ServeResult RunLoad(const ServeLoad& load, Stub& stub, int64_t vocab_size,
+ServeResult RunLoad(const ServeLoad& load, ServeTarget& target, int64_t vocab_size,
                     const std::function<void(int64_t)>& progress) {
   const bool open_loop = load.groups_per_second > 0;
   const std::vector<double> due_times = open_loop ? ArrivalTimes(load) : std::vector<double>();
@@ -107,7 +60,7 @@ ServeResult RunLoad(const ServeLoad& load, Stub& stub, int64_t vocab_size,
       if (wait > 0) std::this_thread::sleep_for(std::chrono::duration<double>(wait));
     }
     const double sent = MonotonicSeconds();
-    ServedGroup group = Ask(stub, load, request);
+    ServedGroup group = target.Ask(request);
     group.total_ms = (MonotonicSeconds() - due) * 1e3;
     group.late_ms = (sent - due) * 1e3;
     MutexLock lock(&mutex);
@@ -143,8 +96,11 @@ std::vector<Measured> Times(const ServeResult& result) {
   Measured whole = {"whole group", "group_ms", {}};
   for (const ServedGroup& group : result.groups) {
     if (group.code != "OK") continue;
-    queue.values.push_back(group.queue_ms);
-    first.values.push_back(group.late_ms + group.queue_ms + group.prefill_ms);
+    if (!std::isnan(group.queue_ms)) queue.values.push_back(group.queue_ms);
+    if (!std::isnan(group.prefill_ms)) {
+      first.values.push_back(group.late_ms + (std::isnan(group.queue_ms) ? 0 : group.queue_ms) +
+                             group.prefill_ms);
+    }
     whole.values.push_back(group.total_ms);
     for (const double ms : group.between_tokens_ms) between.values.push_back(ms);
     for (const double ms : group.longest_gap_ms) gap.values.push_back(ms);
@@ -172,20 +128,15 @@ Totals TotalsOf(const ServeResult& result) {
 
 absl::StatusOr<ServeResult> RunServeLoad(const ServeLoad& load,
                                          const std::function<void(int64_t)>& progress) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  const auto stub = rollout::v1::RolloutService::NewStub(
-      grpc::CreateCustomChannel(load.address, load.caller.credentials(), arguments));
-  rollout::v1::GetInfoResponse info;
-  grpc::ClientContext context;
-  rpc::SetDeadline(context, absl::Seconds(kInfoSeconds));
-  TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(stub->GetInfo(&context, {}, &info), load.address));
-  if (load.prompt_tokens + load.new_tokens > info.max_context_tokens()) {
+  const std::unique_ptr<ServeTarget> target =
+      load.protocol == ServeProtocol::kGrpc ? MakeGrpcTarget(load) : MakeHttpTarget(load);
+  TANDEM_ASSIGN_OR_RETURN(const ServeTarget::Limits limits, target->Reach());
+  if (load.prompt_tokens + load.new_tokens > limits.context_tokens) {
     return InvalidArgument("prompts of ", load.prompt_tokens, " and completions of ",
                            load.new_tokens, " tokens do not fit the server's context of ",
-                           info.max_context_tokens());
+                           limits.context_tokens);
   }
-  return RunLoad(load, *stub, info.vocab_size(), progress);
+  return RunLoad(load, *target, limits.vocab_size, progress);
 }
 
 bool AnyServed(const ServeResult& result) {
@@ -219,6 +170,7 @@ std::string ToText(const ServeLoad& load, const ServeResult& result) {
                         static_cast<double>(totals.tokens) / result.seconds, result.seconds);
   absl::StrAppendFormat(&out, "%-16s %10s %10s %10s %10s\n", "ms", "p50", "p90", "p99", "largest");
   for (const Measured& time : Times(result)) {
+    if (time.values.empty()) continue;
     absl::StrAppendFormat(&out, "%-16s %10.1f %10.1f %10.1f %10.1f\n", time.name,
                           Quantile(time.values, 0.5), Quantile(time.values, 0.9),
                           Quantile(time.values, 0.99), Quantile(time.values, 1));
@@ -242,6 +194,7 @@ std::string ToJson(const ServeLoad& load, const ServeResult& result) {
   out["seconds"] = result.seconds;
   out["tokens_per_second"] = static_cast<double>(totals.tokens) / result.seconds;
   for (const Measured& time : Times(result)) {
+    if (time.values.empty()) continue;
     out[time.json_name] = {{"p50", Quantile(time.values, 0.5)},
                            {"p90", Quantile(time.values, 0.9)},
                            {"p99", Quantile(time.values, 0.99)},

@@ -142,6 +142,10 @@ HttpSession::HttpSession(const HttpSessionOptions& options) : handle_(std::make_
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, options.verify_tls ? 1L : 0L);
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, options.verify_tls ? 2L : 0L);
   if (!options.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, options.ca_file.c_str());
+  if (!options.certificate_file.empty()) {
+    curl_easy_setopt(easy, CURLOPT_SSLCERT, options.certificate_file.c_str());
+    curl_easy_setopt(easy, CURLOPT_SSLKEY, options.key_file.c_str());
+  }
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, handle_->error);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, Handle::OnBody);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, handle_.get());

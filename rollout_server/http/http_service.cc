@@ -150,6 +150,7 @@ struct HttpService::Impl {
                       {"root", facts.name},
                       {"parent", parent},
                       {"max_model_len", facts.context_tokens},
+                      {"vocab_size", facts.vocab_size},
                       {"weight_version", parts.weights->live()->version.value}});
     };
     add(facts.name, nullptr);
