@@ -39,15 +39,19 @@ int Main(int argc, char** argv) {
   CLI::Option* const listen =
       shorthand("--listen", "server.listen", "HOST:PORT; port 0 picks a free one");
   std::string host;
-  int port = -1;
+  int port = -1, http_port = -1;
   app.add_option("--host", host, "address to listen on, in place of that of server.listen")
       ->excludes(listen);
   app.add_option("--port", port,
                  "port to listen on, in place of that of server.listen; 0: a free one")
       ->check(CLI::Range(0, 65535))
       ->excludes(listen);
-  shorthand("--http-listen", "server.http_listen",
-            "HOST:PORT of HTTP: OpenAI's and vLLM's endpoints (docs/openai.md); off without it");
+  CLI::Option* const http_listen = shorthand(
+      "--http-listen", "server.http_listen",
+      "HOST:PORT of HTTP: OpenAI's and vLLM's endpoints (docs/openai.md); off without it");
+  app.add_option("--http-port", http_port, "the same, on the host of gRPC; 0: a free one")
+      ->check(CLI::Range(0, 65535))
+      ->excludes(http_listen);
   shorthand("--served-model-name", "server.served_model_name", "the model's name over HTTP");
   shorthand("--dtype", "server.engine.dtype", "compute dtype")
       ->check(CLI::IsMember({"fp32", "bf16"}));
@@ -79,6 +83,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   options.listen = WithHostAndPort(options.listen, host, port);
+  if (http_port >= 0) options.http_listen = WithHostAndPort(options.listen, "", http_port);
   options.reflection |= reflection;
   options.insecure_plaintext_open_to_the_network |= insecure;
   return RunServer(std::move(options));

@@ -41,7 +41,7 @@ struct HttpAnswer {
 };
 
 struct HttpSessionOptions {
-  std::string ca_file;  // PEM; empty: the authorities of the system
+  std::string ca_file;                     // PEM; empty: the authorities of the system
   std::string certificate_file, key_file;  // PEM, shown to the server; empty: none
   bool verify_tls = true;
   double timeout_seconds = 0;  // of a whole request; 0: none

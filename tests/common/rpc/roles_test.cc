@@ -58,13 +58,27 @@ TEST(RoleOfTest, ASpiffeIdThatIsNoRoleIsNotMadeOneByTheCommonName) {
 }
 
 TEST(MethodTableTest, HasEveryMethodOfEveryServiceAndEveryPathOfHttpOnce) {
-  std::set<std::string> served = {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch",
+  std::set<std::string> served = {"/grpc.health.v1.Health/Check",
+                                  "/grpc.health.v1.Health/Watch",
                                   "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-                                  "/v1/models", "/v1/completions", "/v1/chat/completions",
-                                  "/inference/v1/generate", "/tokenize", "/detokenize", "/health",
-                                  "/ping", "/version", "/metrics", "/pause", "/resume",
-                                  "/is_paused", "/start_weight_update", "/update_weights",
-                                  "/finish_weight_update", "/weight_info", "/get_world_size"};
+                                  "/v1/models",
+                                  "/v1/completions",
+                                  "/v1/chat/completions",
+                                  "/inference/v1/generate",
+                                  "/tokenize",
+                                  "/detokenize",
+                                  "/health",
+                                  "/ping",
+                                  "/version",
+                                  "/metrics",
+                                  "/pause",
+                                  "/resume",
+                                  "/is_paused",
+                                  "/start_weight_update",
+                                  "/update_weights",
+                                  "/finish_weight_update",
+                                  "/weight_info",
+                                  "/get_world_size"};
   for (const auto* file : {tandem::rollout::v1::GenerateGroupRequest::descriptor()->file(),
                            tandem::weights::v1::BeginUpdateRequest::descriptor()->file(),
                            vllm::GenerateRequest::descriptor()->file(),
