@@ -117,7 +117,8 @@ struct HttpService::Impl {
     }
     // vLLM's clients pause and resume without a body.
     const std::string* const length = head.Header("content-length");
-    const bool is_empty = length != nullptr && *length == "0";
+    const bool is_empty =
+        (length == nullptr || *length == "0") && head.Header("transfer-encoding") == nullptr;
     if (route->method == "POST" && !IsJson(head) && !is_empty) {
       return WithHttpStatus(415,
                             InvalidArgument(head.path, " takes Content-Type: application/json"));
