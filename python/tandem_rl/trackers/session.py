@@ -36,12 +36,11 @@ class Session:
         self._place = 0  # the lines read so far are so many rows of the journal
         self._news_at = time.monotonic()
 
-    def take_news(self) -> bool:
-        """Sends what the run has written since the last call; True where there was anything. Raises AnotherRun, and Cut
-        with `ends_at_cut`."""
+    def take_news(self) -> None:
+        """Sends what the run has written since the last call. Raises AnotherRun, and Cut with `ends_at_cut`."""
         run_id = self._run.run_id()
         if run_id is None:  # `--clean` is deleting the run, and the next one has not begun
-            return False
+            return
         if run_id != self._facts.run_id:
             raise AnotherRun
         is_new = self._take_events()
@@ -49,7 +48,6 @@ class Session:
             is_new = True
         if is_new:
             self._news_at = time.monotonic()
-        return is_new
 
     def ended(self, end_seconds: float) -> bool:
         return has_ended(self._events.state, time.monotonic() - self._news_at, self._run.report_is_newer_than_events(),

@@ -35,7 +35,7 @@ class Tracker:
                  wait: Callable[[float], bool], say: Callable[[str], None]) -> None:
         self._run, self._service, self._journal = run, service, journal
         self._options, self._wait, self._say = options, wait, say
-        self._failures = 0  # since the service last took something
+        self._failures = 0  # in a row
         self._told = ""  # the failure that was told last
 
     def follow(self) -> bool:
@@ -45,10 +45,13 @@ class Tracker:
             facts = self._wait_for_run()
             if facts is None:
                 return True
+            begun_at = time.monotonic()
             try:
                 if self._follow_run(facts):
                     return True
             except ServiceError as error:
+                if time.monotonic() - begun_at > MAX_BACKOFF_SECONDS:
+                    self._failures, self._told = 0, ""  # it worked for a while
                 if not self._try_again(error):
                     return False
 
@@ -91,8 +94,7 @@ class Tracker:
         """Until the run has ended or the tracker is told to stop; then everything that was there is sent."""
         while True:
             stops = self._options.once or self._wait(0)
-            if session.take_news():
-                self._failures, self._told = 0, ""
+            session.take_news()
             if stops or session.ended(self._options.end_seconds):
                 return
             self._wait(self._options.poll_seconds)

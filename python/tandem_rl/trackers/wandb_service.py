@@ -6,6 +6,7 @@ doubled and nothing that had not arrived is taken for sent."""
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pathlib
 import re
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from .sent_steps import Begun, Row
 from .service import MissingPackage, SentRow, ServiceError
 from .wandb_files import last_step
 
-INIT_SECONDS = 30
+INIT_SECONDS = 30  # for the service to take a run
+FINISH_SECONDS = 300  # for everything to have arrived; after that the next start asks what has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +46,7 @@ class WandbService:
         except ImportError as error:
             raise MissingPackage(f"the package wandb is missing ({error}): pip install 'tandem-rl[wandb]', or pip install wandb") from error
         self._wandb: Any = wandb
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # wandb's own numbers, which may be lost
         self._options = options
         self._run: Any = None
         self._last: int | None = None  # highest step that had arrived at `begin`; None: unknown
@@ -54,14 +57,16 @@ class WandbService:
         service_run = wanted.service_run or id_of(facts.run_id, wanted.attempt)
         options.folder.mkdir(parents=True, exist_ok=True)
         on_disk = last_step(options.folder, service_run)
-        settings = self._wandb.Settings(console="off", silent=True, init_timeout=INIT_SECONDS, x_disable_stats=True,
-                                        disable_git=True, disable_code=True)
+        settings = self._wandb.Settings(console="off", silent=True, init_timeout=INIT_SECONDS,
+                                        finish_timeout=FINISH_SECONDS, finish_timeout_raises=True,
+                                        x_disable_stats=True, disable_git=True, disable_code=True)
         try:
             self._run = self._wandb.init(
                 project=options.project, entity=options.entity, id=service_run, name=options.name or facts.name,
                 group=options.group, tags=options.tags or None, mode=options.mode, dir=str(options.folder), resume="allow",
                 job_type="train", settings=settings)
         except Exception as error:  # wandb raises errors of its own, of requests and of the system
+            self._wandb.teardown()  # its process keeps the id of a run that it could not begin
             raise ServiceError(f"W&B does not take the run: {_first_line(error)}") from error
         if self._run.disabled:
             self._last = -1
@@ -115,12 +120,13 @@ class WandbService:
         self._run.config.update({**facts.config, "run": facts.card}, allow_val_change=True)
 
     def _drop_run(self) -> None:
-        """Of an attempt that failed: its process may be gone, and its rows are asked for at the next start."""
+        """Of a session that failed: what it handed over is let through, unless wandb's process is gone. In any case W&B is
+        asked for its rows at the next start."""
         if self._run is not None:
             try:
+                self._run.finish(exit_code=1)
+            except Exception:
                 self._wandb.teardown()
-            except Exception:  # it is replaced in any case
-                pass
             self._run = None
 
 
