@@ -63,10 +63,10 @@ class Session:
         last = f", the last of step {rows[-1].step}" if rows else ""
         self._say(f"the run is {state.value}; {len(rows)} lines of metrics were sent{last}; {place}")
 
-    def abandon(self) -> None:
-        """Ends the service's run, of which nothing more will come."""
-        state = State.STOPPED if self._events.state is State.RUNNING else self._events.state
-        self._service.end(self._facts, self._events, state, None)
+    def abandon(self, was_cut: bool) -> None:
+        """Ends the service's run, of which nothing more will come: another run, or another run of the service, goes on."""
+        was_stopped = was_cut or self._events.state is State.RUNNING
+        self._service.end(self._facts, self._events, State.STOPPED if was_stopped else self._events.state, None)
 
     def _take_events(self) -> bool:
         is_new = False

@@ -84,9 +84,9 @@ class Tracker:
             return True
         except AnotherRun:
             self._say("another run has begun in the directory")
-            session.abandon()
+            session.abandon(was_cut=False)
         except Cut:
-            session.abandon()
+            session.abandon(was_cut=True)
             self._journal.begin(Begun(facts.run_id, "", begun.attempt + 1, begun.started_ms))
         return False
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import pathlib
 import re
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ from .sent_steps import Begun, Row
 from .service import MissingPackage, SentRow, ServiceError
 from .wandb_files import last_step
 
-INIT_SECONDS = 30  # for the service to take a run
+INIT_SECONDS = 30  # for the service to take a run, without WANDB_INIT_TIMEOUT
+DISABLED = "disabled"  # in place of an id: W&B has nothing of what the journal notes
 FINISH_SECONDS = 300  # for everything to have arrived; after that the next start asks what has
 
 
@@ -54,10 +56,13 @@ class WandbService:
     def begin(self, facts: RunFacts, wanted: Begun) -> Begun:
         self._drop_run()
         options = self._options
-        service_run = wanted.service_run or id_of(facts.run_id, wanted.attempt)
+        service_run = wanted.service_run
+        if service_run in ("", DISABLED):
+            service_run = id_of(facts.run_id, wanted.attempt)
         options.folder.mkdir(parents=True, exist_ok=True)
         on_disk = last_step(options.folder, service_run)
-        settings = self._wandb.Settings(console="off", silent=True, init_timeout=INIT_SECONDS,
+        seconds = float(os.environ.get("WANDB_INIT_TIMEOUT", INIT_SECONDS))
+        settings = self._wandb.Settings(console="off", silent=True, init_timeout=seconds,
                                         finish_timeout=FINISH_SECONDS, finish_timeout_raises=True,
                                         x_disable_stats=True, disable_git=True, disable_code=True)
         try:
@@ -69,8 +74,8 @@ class WandbService:
             self._wandb.teardown()  # its process keeps the id of a run that it could not begin
             raise ServiceError(f"W&B does not take the run: {_first_line(error)}") from error
         if self._run.disabled:
-            self._last = -1
-        elif self._run.offline:
+            return dataclasses.replace(wanted, service_run=DISABLED)
+        if self._run.offline:
             self._last = on_disk
         else:
             self._last = int(self._run.starting_step) - 1

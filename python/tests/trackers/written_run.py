@@ -71,10 +71,13 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": str(ROOT / "python"), **more}
 
 
-def start(*arguments, env=None, **more):
-    """The command in a process of its own."""
-    return subprocess.Popen([sys.executable, "-m", "tandem_rl.trackers", *map(str, arguments)], text=True,
-                            stderr=subprocess.PIPE, env=env or environment(), **more)
+def start(*arguments, env=None, stderr_to=None, **more):
+    """The command in a process of its own. What it says goes to a pipe, or behind what is in the file `stderr_to`."""
+    command = [sys.executable, "-m", "tandem_rl.trackers", *map(str, arguments)]
+    if stderr_to is None:
+        return subprocess.Popen(command, text=True, stderr=subprocess.PIPE, env=env or environment(), **more)
+    with open(stderr_to, "a", encoding="utf-8") as file:
+        return subprocess.Popen(command, text=True, stderr=file, env=env or environment(), **more)
 
 
 def call(*arguments, env=None, timeout=120, **more):
