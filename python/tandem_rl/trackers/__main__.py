@@ -11,7 +11,7 @@ from types import FrameType
 
 from .mlflow_service import MlflowOptions, MlflowService
 from .run_files import NoRun, RunFiles
-from .sent_steps import Journal
+from .sent_steps import Journal, JournalInUse
 from .service import MissingPackage, Service
 from .tracker import Tracker, TrackerOptions
 from .wandb_service import WandbOptions, WandbService
@@ -113,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     state = (options.state_dir or here.parent / ".trackers" / here.name).resolve()
     stop = StopSignals()
     try:
+        if options.once or options.run.exists():
+            run.check()  # before a directory for what was sent is made beside it
         service = service_of(options, state)
         tracker = Tracker(run, service, Journal(state / f"{options.service}.jsonl"), TrackerOptions(
             once=options.once, sends_report=options.report, new_run_after_cut=options.after_cut == "new-run",
@@ -121,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not tracker.follow():
             say("ends before the service has taken everything; start it again to send the rest")
             return SERVICE_LOST
-    except (MissingPackage, NoRun, ValueError) as error:
+    except (JournalInUse, MissingPackage, NoRun, ValueError) as error:
         say(str(error))
         return USAGE
     return SIGNALLED + stop.number if stop.number else 0

@@ -101,7 +101,7 @@ class MlflowService:
                 self._client.set_terminated(self._run_id, STATUS[state])
 
     def place(self) -> str:
-        return f"run {self._run_id} of experiment {self._options.experiment} at {self._uri()}"
+        return f"to run {self._run_id} of experiment {self._options.experiment} at {self._uri()}"
 
     def _uri(self) -> str:
         return str(self._options.tracking_uri or self._mlflow.get_tracking_uri())

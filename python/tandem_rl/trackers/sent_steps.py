@@ -7,6 +7,7 @@ tracker died before it noted it, is the same row."""
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -69,21 +70,34 @@ class Begun:
     started_ms: int  # since 1970, of the start that time_s counts from; run.json has that of the last resume
 
 
+class JournalInUse(Exception):
+    """Another process has the journal."""
+
+
 class Journal:
     """A file of JSON lines: the Begun, then a line per row or change, each written before the next row is sent. A line cut
-    short by a crash is dropped when the file is opened."""
+    short by a crash is dropped when the file is opened. One process has it at a time, until it ends."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self.sent = SentSteps()
         self.begun: Begun | None = None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = open(path.with_suffix(".lock"), "a", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise JournalInUse(f"another tracker follows this run already, and notes what it sent in {path}") from None
         if path.exists():
             self._read()
+
+    def close(self) -> None:
+        self._lock.close()
 
     def begin(self, begun: Begun) -> None:
         """Starts anew for another run, in one step: a crash leaves the journal before or an empty one of `begun`."""
         self.sent, self.begun = SentSteps(), begun
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps({"schema": SCHEMA, **dataclasses.asdict(begun)}) + "\n", encoding="utf-8")
         os.replace(partial, self.path)

@@ -46,4 +46,4 @@ class Service(Protocol):
         """Hands in what is left and waits until it has arrived. `state` RUNNING: the tracker ends before the run does."""
 
     def place(self) -> str:
-        """Where the run is to be seen, in words."""
+        """Where the rows go, as the end of a sentence: "to ..."."""

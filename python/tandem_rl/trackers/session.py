@@ -61,7 +61,7 @@ class Session:
                           report if sends_report and report.is_file() else None)
         rows = self._journal.sent.rows
         last = f", the last of step {rows[-1].step}" if rows else ""
-        self._say(f"the run is {state.value}; {len(rows)} lines of metrics were sent{last}; {place}")
+        self._say(f"the run is {state.value}; {len(rows)} lines of metrics were sent{last}, {place}")
 
     def abandon(self, was_cut: bool) -> None:
         """Ends the service's run, of which nothing more will come: another run, or another run of the service, goes on."""

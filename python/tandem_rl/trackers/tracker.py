@@ -112,7 +112,7 @@ class Tracker:
         if kept < len(rows):
             self._say(f"{len(rows) - kept} lines of metrics had not arrived and are sent again")
             self._journal.forget(kept)
-        self._say(f"{facts.run_id} goes to {self._service.place()}")
+        self._say(f"{facts.run_id} goes {self._service.place()}")
         return begun
 
     def _try_again(self, error: ServiceError) -> bool:

@@ -118,8 +118,8 @@ class WandbService:
             return "nowhere: W&B is disabled"
         if self._run.offline:
             folder = pathlib.Path(self._run.dir).parent.parent
-            return f"{folder}; to upload it: wandb sync {folder}/offline-run-*-{self._run.id}"
-        return str(self._run.url)
+            return f"to {folder}; to upload it: wandb sync {folder}/offline-run-*-{self._run.id}"
+        return f"to {self._run.url}"
 
     def _put_config(self, facts: RunFacts) -> None:
         self._run.config.update({**facts.config, "run": facts.card}, allow_val_change=True)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from written_run import call, environment
+from written_run import call, environment, start
 
 
 @pytest.mark.parametrize("service", ["wandb", "mlflow"])
@@ -47,6 +47,16 @@ def test_nothing_is_written_into_the_run_directory(service, run, tmp_path):
     assert code == 0, said
     assert {path.name: path.stat().st_mtime_ns for path in run.path.iterdir()} == before
     assert (tmp_path / "state" / f"{service}.jsonl").is_file() and not (run.path.parent / ".trackers").exists()
+
+
+def test_two_trackers_of_one_run_are_refused(run, tmp_path):
+    env = environment(WANDB_MODE="disabled")
+    with start("wandb", run.path, env=env) as first:
+        assert any("goes nowhere" in line for line in iter(first.stderr.readline, ""))
+        code, said = call("wandb", run.path, "--once", env=env)
+        assert code == 2 and "another tracker follows this run already" in said
+        first.kill()
+    assert call("wandb", run.path, "--once", env=env)[0] == 0
 
 
 def test_the_package_without_a_tracker_needs_neither_service():

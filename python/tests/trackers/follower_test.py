@@ -6,7 +6,7 @@ import pytest
 from tandem_rl.trackers.line_follower import LineFollower
 from tandem_rl.trackers.run_events import RunEvents, State, has_ended
 from tandem_rl.trackers.run_files import LEFT_OUT, NoRun, RunFiles, flattened, scalars, without_secrets
-from tandem_rl.trackers.sent_steps import Begun, Journal, SentSteps
+from tandem_rl.trackers.sent_steps import Begun, Journal, JournalInUse, SentSteps
 
 
 @pytest.fixture
@@ -107,9 +107,13 @@ def test_a_journal_is_read_back_as_it_was_and_half_a_line_is_dropped(tmp_path):
     journal.take_back(1)
     with open(journal.path, "a") as file:
         file.write('{"step": 2, "dig')
+    with pytest.raises(JournalInUse, match="another tracker follows this run already"):
+        Journal(journal.path)
+    journal.close()
     again = Journal(journal.path)
     assert (again.begun, again.sent.rows) == (begun, rows)
     again.add([again.sent.next_row(b"x", 2, 0, None)])
+    again.close()
     assert Journal(journal.path).sent.rows == again.sent.rows and again.sent.rows[-1].number == 3
 
 

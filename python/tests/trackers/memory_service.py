@@ -43,7 +43,7 @@ class MemoryService:
         self.ended[self.current] = (state.value, report.name if report else None)
 
     def place(self):
-        return f"memory {self.current}"
+        return f"to memory {self.current}"
 
     def steps(self, name="written-1/0"):
         return [sent.row.step for sent in self.runs[name]]

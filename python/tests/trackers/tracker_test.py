@@ -1,4 +1,5 @@
 """The tracker with a service in memory: what it sends after cuts, losses, failures and restarts, and when it ends."""
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -19,9 +20,9 @@ class Following:
         self.service = service or MemoryService()
         self.said, self.waits, self.script = [], [], list(script)
         self.stopped = False
-        tracker = Tracker(RunFiles(run.path), self.service, Journal(run.path.parent / ".trackers" / "memory.jsonl"),
-                          TrackerOptions(**options), self.wait, self.said.append)
-        self.result = tracker.follow()
+        with contextlib.closing(Journal(run.path.parent / ".trackers" / "memory.jsonl")) as journal:
+            self.result = Tracker(RunFiles(run.path), self.service, journal, TrackerOptions(**options), self.wait,
+                                  self.said.append).follow()
 
     def wait(self, seconds):
         if seconds and not self.stopped:
