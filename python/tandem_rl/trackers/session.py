@@ -102,17 +102,19 @@ class Session:
         return bool(news.lines)
 
     def _take_line(self, line: bytes, batch: list[SentRow]) -> None:
-        """Passes over a line that was sent; appends another one to `batch`."""
+        """Passes over a line that was sent, and one that is none; appends another one to `batch`."""
         sent = self._journal.sent
-        if self._place < len(sent.rows):
+        if self._place < len(sent.rows):  # without parsing it: a long run is read again at each start
             if sent.rows[self._place].digest == digest_of(line):
                 self._place += 1
                 return
-            self._cut()
         values = _parsed(line)
-        if values is not None:
-            row = sent.next_row(line, values["step"], self._time_ms(values), batch[-1].row if batch else None)
-            batch.append(SentRow(row, scalars(values)))
+        if values is None:
+            return
+        if self._place < len(sent.rows):
+            self._cut()
+        row = sent.next_row(line, values["step"], self._time_ms(values), batch[-1].row if batch else None)
+        batch.append(SentRow(row, scalars(values)))
 
     def _time_ms(self, values: dict[str, Any]) -> int:
         seconds = values.get("time_s")

@@ -64,7 +64,8 @@ class WandbService:
         seconds = float(os.environ.get("WANDB_INIT_TIMEOUT", INIT_SECONDS))
         settings = self._wandb.Settings(console="off", silent=True, init_timeout=seconds,
                                         finish_timeout=FINISH_SECONDS, finish_timeout_raises=True,
-                                        x_disable_stats=True, disable_git=True, disable_code=True)
+                                        x_disable_stats=True, x_disable_meta=True, x_save_requirements=False,
+                                        disable_git=True, disable_code=True)  # all of that would be of the tracker's process
         try:
             self._run = self._wandb.init(
                 project=options.project, entity=options.entity, id=service_run, name=options.name or facts.name,

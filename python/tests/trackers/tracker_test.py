@@ -234,7 +234,10 @@ def test_a_line_that_a_crash_cut_short_is_passed_over(run):
     run.steps(1)
     run.append("metrics.jsonl", '{"step": 2, "tim\n')
     run.steps(2)
-    assert Following(run, once=True).service.steps() == [1, 2]
+    service = Following(run, once=True).service
+    run.steps(3)
+    again = Following(run, service, once=True)
+    assert service.steps() == [1, 2, 3] and not any("went back" in said for said in again.said)
 
 
 def test_a_long_run_is_sent_in_order(tmp_path):

@@ -164,7 +164,7 @@ def test_what_is_uploaded_of_offline_runs_is_each_step_once(run, server):
     offline(run)
     folders = [file.parent for file in files_of(run)]
     subprocess.run([sys.executable, "-m", "wandb", "sync", *folders], check=True, timeout=120, env=online(server),
-                   capture_output=True)
+                   capture_output=True, cwd=run.path.parent)  # where it makes its logs
     rows = server.runs["written-1"].rows
     assert [row["_step"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 8] and rows[5]["step"] == rows[6]["step"] == 6
     assert sent(server) == run.metrics()
