@@ -91,6 +91,17 @@ def test_steps_that_a_resumed_run_makes_again_come_behind_those_before(run, is_l
     assert last == {step: numbers["reward/mean"] for step, numbers in run.metrics().items()}
 
 
+def test_events_of_steps_that_are_made_again_are_counted_once(run):
+    def resume():
+        run.cut_after(2)
+        run.steps(3)
+        run.event("alert", 3)
+    run.steps(1, 2, 3)
+    run.event("alert", 3)
+    following = Following(run, script=[lambda: None, resume, run.finish])
+    assert following.service.counts == {"run_started": 1, "resumed": 1, "alert": 1, "run_finished": 1}
+
+
 def test_a_resume_that_made_no_step_yet_takes_back_and_sends_nothing(run):
     run.steps(1, 2, 3)
     following = Following(run, script=[lambda: None, lambda: run.cut_after(1), lambda: run.steps(2), run.finish])
@@ -187,6 +198,23 @@ def test_a_run_that_is_cleaned_makes_place_for_another(run):
     following = Following(run, script=[lambda: None, clean, begin, lambda: None, run.finish])
     assert following.service.steps("written-1/0") == [1, 2] and following.service.steps("written-2/0") == [1]
     assert following.service.ended == {"written-1/0": ("stopped", None), "written-2/0": ("finished", None)}
+
+
+def test_a_clean_between_two_reads_is_not_taken_for_a_cut(run, monkeypatch):
+    run.steps(1, 2)
+    seen = []
+    ask = RunFiles.run_id
+    monkeypatch.setattr(RunFiles, "run_id", lambda self: seen.pop() if seen else ask(self))
+
+    def begin():
+        (run.path / "metrics.jsonl").unlink()
+        run.run_id = "written-2"
+        run.begin()
+        run.steps(5)
+        seen.append("written-1")  # what run.json said a moment before
+    following = Following(run, script=[lambda: None, begin, lambda: None, run.finish])
+    assert following.service.steps("written-1/0") == [1, 2] and following.service.steps("written-2/0") == [5]
+    assert not any("went back" in said for said in following.said)
 
 
 def test_a_run_that_failed_and_is_started_again_goes_on(run):
