@@ -95,15 +95,21 @@ def test_a_tracker_that_is_killed_and_started_again_doubles_and_loses_nothing(ru
     assert history_of(client, found) == expected(run.metrics()) and len(run.metrics()) == 30
 
 
-def test_the_rest_of_a_row_that_was_cut_short_is_sent(run, store):
+def test_the_rest_of_a_row_that_was_cut_short_is_sent(run, store, monkeypatch):
     """A folder takes the metrics of a row one after the other, and a kill can come between two."""
     run.steps(1, 2)
     service = MlflowService(MlflowOptions("tandem", tracking_uri=store))
     facts = RunFiles(run.path).read()
     begun = service.begin(facts, Begun(facts.run_id, "", 0, facts.started_ms))
+    whole = mlflow.MlflowClient.log_batch
+
+    def cut_short(self, run_id, metrics):
+        whole(self, run_id, metrics=metrics[:2])
+        raise OSError("killed")
     row = Row(1, "", 1, STARTED_MS + 10500)
-    metric = mlflow.entities.Metric("reward/mean", 0.125, row.time_ms, row.step)
-    mlflow.MlflowClient(store).log_batch(begun.service_run, metrics=[metric])
+    with monkeypatch.context() as patch, pytest.raises(ServiceError, match="killed"):
+        patch.setattr(mlflow.MlflowClient, "log_batch", cut_short)
+        service.send([SentRow(row, run.metrics()[1])])
     service.begin(facts, begun)
     assert not service.has(row)
     run.finish()

@@ -174,7 +174,10 @@ def test_what_is_uploaded_of_offline_runs_is_each_step_once(run, server):
 def test_an_online_run_arrives_once_although_the_tracker_is_killed_and_started_again(run, server):
     run.steps(*range(1, 6))
     assert call("wandb", run.path, "--once", "--tag", "x", "--report", env=online(server))[0] == 0
-    run.steps(*range(6, 11))
+    run.steps(6)
+    code, said = call("wandb", run.path, "--once", env=online(server))
+    assert code == 0 and "had not arrived" not in said, said
+    run.steps(*range(7, 11))
     with start("wandb", run.path, "--poll-seconds", 0.05, env=online(server)) as tracker:
         journal = run.path.parent / ".trackers/written/wandb.jsonl"
         wait_until(lambda: '"step": 10' in journal.read_text(), "10 steps were sent", 60)
