@@ -16,7 +16,8 @@ HEADERS = re.compile(r"(^|\.)headers$")
 SECRET_NAME = re.compile(r"(^|[._])(api_key|password|secret|token)$")
 USER_IN_URL = re.compile(r"(://)[^/@\s]+@")
 LEFT_OUT = "(left out)"
-LAUNCHER_FILES = {"logs", "restarts.jsonl"}  # written before the trainer has opened the directory
+# What a run directory may hold before its first event, or while `--clean` deletes it.
+OTHER_FILES = {"captures", "checkpoints", "ledger.sqlite", "logs", "owner", "probe", "restarts.jsonl", "rollouts", "tensorboard"}
 
 
 class NoRun(Exception):
@@ -75,7 +76,7 @@ class RunFiles:
         names = {entry.name for entry in self.path.iterdir()}
         if names & {"run.json", "config.yaml", "events.jsonl", "metrics.jsonl"}:
             return
-        if names - LAUNCHER_FILES:
+        if names - OTHER_FILES:
             raise NoRun(f"{self.path} is no run directory: none of run.json, config.yaml, events.jsonl and metrics.jsonl is there")
 
     def run_id(self) -> str | None:

@@ -159,8 +159,9 @@ def test_the_secret_of_the_run_is_not_read(run):
 def test_a_directory_that_holds_something_else_is_no_run(tmp_path):
     with pytest.raises(NoRun, match="is no directory"):
         RunFiles(tmp_path / "nothing").check()
-    (tmp_path / "logs").mkdir()
-    RunFiles(tmp_path).check()  # `tandem run` makes it before the trainer begins
+    for name in ("logs", "rollouts", "checkpoints"):
+        (tmp_path / name).mkdir()
+        RunFiles(tmp_path).check()  # made before the first event
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(NoRun, match="is no run directory"):
         RunFiles(tmp_path).check()
