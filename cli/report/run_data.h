@@ -44,9 +44,9 @@ Json BuildDriftData(const std::vector<const Json*>& rows);
 
 // Groups of rollouts/ of the first, middle and last step token by token, and the tokens on which
 // the log-probs of the two engines differ most. {"steps":[{"step","groups":[..]}], "worst":[..],
-// "worst_steps":[first,last]}; `worst_steps` is missing if rollouts/ is. A completion whose arrays
-// differ in length is left out with a notice. Groups whose rewards differ come first, because only
-// they teach.
+// "worst_completions":[those that hold them, by "completion" of each], "worst_steps":[first,last]};
+// `worst_steps` is missing if rollouts/ is. A completion whose arrays differ in length is left out
+// with a notice. Groups whose rewards differ come first, because only they teach.
 Json BuildSampleData(const RunFiles& files, const SampleLimits& limits, Notices* notices);
 
 }  // namespace tandem::report

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -108,26 +109,28 @@ Json CompletionData(const Json& completion, const SampleLimits& limits) {
 
 struct Place {
   int64_t step = 0;
-  Json group_id;
+  Json group;  // as shown, without its completions
   Json index;
 };
 
-// The `limit` tokens with the largest abs(delta) seen so far.
+// The `limit` tokens with the largest abs(delta) seen so far, and the completions that hold them.
 class WorstTokens {
  public:
-  explicit WorstTokens(int64_t limit) : limit_(limit) {}
+  explicit WorstTokens(const SampleLimits& limits)
+      : limits_(limits), limit_(limits.num_worst_tokens) {}
 
   void Visit(const Place& place, const Json& completion) {
     const Json& tokens = completion.at("tokens");
     const size_t size = tokens.size();
     const Json behaviour = ArrayOrNulls(completion, "behaviour_logprobs", size);
     const Json proximal = ArrayOrNulls(completion, "proximal_logprobs", size);
+    std::shared_ptr<const Holder> holder;  // once it holds one
     for (size_t t = 0; t < size; ++t) {
       if (!behaviour[t].is_number() || !proximal[t].is_number()) continue;
       const double delta = proximal[t].get<double>() - behaviour[t].get<double>();
       if (!IsCandidate(delta)) continue;
       Json row = {{"step", place.step},
-                  {"group_id", place.group_id},
+                  {"group_id", FieldOr(place.group, "group_id", nullptr)},
                   {"index", place.index},
                   {"position", t},
                   {"token", tokens[t]},
@@ -138,28 +141,66 @@ class WorstTokens {
                   {"after", Slice(tokens, t + 1, t + 1 + kContextAfter)}};
       const Json versions = VersionPerToken(completion, size);
       row["version"] = versions[t];
-      Insert(std::abs(delta), std::move(row));
+      if (holder == nullptr) holder = std::make_shared<Holder>(place, completion);
+      Insert({std::abs(delta), std::move(row), holder});
     }
   }
 
-  Json Take() {
+  // "worst": the tokens; the field "completion" is a place in "worst_completions". A completion is
+  // cut behind its last worst token, where that is beyond the limit for others.
+  void Take(Json* data) {
+    std::vector<std::shared_ptr<const Holder>> holders;
+    std::vector<int64_t> last;  // worst position in each of them
     Json rows = Json::array();
-    for (auto& [size, row] : rows_) rows.push_back(std::move(row));
-    return rows;
+    for (Entry& entry : rows_) {
+      const auto found = std::ranges::find(holders, entry.holder);
+      const auto at = static_cast<size_t>(found - holders.begin());
+      if (found == holders.end()) {
+        holders.push_back(entry.holder);
+        last.push_back(0);
+      }
+      last[at] = std::max(last[at], entry.row["position"].get<int64_t>());
+      entry.row["completion"] = at;
+      rows.push_back(std::move(entry.row));
+    }
+    Json completions = Json::array();
+    for (size_t i = 0; i < holders.size(); ++i) {
+      SampleLimits limits = limits_;
+      limits.max_tokens_per_completion =
+          std::max(limits.max_tokens_per_completion, last[i] + 1 + kContextAfter);
+      Json shown = holders[i]->place.group;
+      shown["step"] = holders[i]->place.step;
+      shown["completion"] = CompletionData(holders[i]->completion, limits);
+      shown["completion"]["index"] = holders[i]->place.index;
+      completions.push_back(std::move(shown));
+    }
+    (*data)["worst"] = std::move(rows);
+    (*data)["worst_completions"] = std::move(completions);
   }
 
  private:
+  struct Holder {
+    Holder(const Place& where, const Json& what) : place(where), completion(what) {}
+    const Place place;
+    const Json completion;
+  };
+  struct Entry {
+    double size = 0;  // abs(delta)
+    Json row;
+    std::shared_ptr<const Holder> holder;
+  };
+
   bool IsCandidate(double delta) const {
     const double size = std::abs(delta);
     return size > 0 && limit_ > 0 &&
-           (static_cast<int64_t>(rows_.size()) < limit_ || size > rows_.back().first);
+           (static_cast<int64_t>(rows_.size()) < limit_ || size > rows_.back().size);
   }
 
-  void Insert(double size, Json row) {
+  void Insert(Entry entry) {
     const auto place =
-        std::upper_bound(rows_.begin(), rows_.end(), size,
-                         [](double s, const auto& entry) { return s > entry.first; });
-    rows_.insert(place, {size, std::move(row)});
+        std::upper_bound(rows_.begin(), rows_.end(), entry.size,
+                         [](double size, const Entry& other) { return size > other.size; });
+    rows_.insert(place, std::move(entry));
     if (static_cast<int64_t>(rows_.size()) > limit_) rows_.pop_back();
   }
 
@@ -170,8 +211,9 @@ class WorstTokens {
     return slice;
   }
 
+  const SampleLimits limits_;
   const int64_t limit_;
-  std::vector<std::pair<double, Json>> rows_;  // by falling size
+  std::vector<Entry> rows_;  // by falling size
 };
 
 // Reads one file. Returns all its groups for display if `keep`, and passes every trained completion
@@ -186,8 +228,9 @@ std::vector<Json> ReadGroups(const RunFiles& files, int64_t step, bool keep,
                   {"answer", FieldOr(group, "answer", "")},
                   {"server", FieldOr(group, "server", "")},
                   {"zero_variance", FieldOr(group, "zero_variance", false)},
-                  {"drop_reason", FieldOr(group, "drop_reason", "")},
-                  {"completions", Json::array()}};
+                  {"drop_reason", FieldOr(group, "drop_reason", "")}};
+    const Json facts = shown;
+    shown["completions"] = Json::array();
     const Json completions = FieldOr(group, "completions", Json::array());
     if (!completions.is_array()) return;
     for (size_t i = 0; i < completions.size(); ++i) {
@@ -200,7 +243,7 @@ std::vector<Json> ReadGroups(const RunFiles& files, int64_t step, bool keep,
         continue;
       }
       if (worst != nullptr && !IsMasked(completion)) {
-        worst->Visit({step, shown["group_id"], FieldOr(completion, "index", i)}, completion);
+        worst->Visit({step, facts, FieldOr(completion, "index", i)}, completion);
       }
       if (keep) shown["completions"].push_back(CompletionData(completion, limits));
     }
@@ -223,7 +266,7 @@ Json BuildSampleData(const RunFiles& files, const SampleLimits& limits, Notices*
   const std::vector<int64_t> chosen = FirstMiddleLast(steps);
   const size_t num_skipped =
       std::max<int64_t>(0, static_cast<int64_t>(steps.size()) - limits.max_worst_token_steps);
-  WorstTokens worst(limits.num_worst_tokens);
+  WorstTokens worst(limits);
   Json shown_steps = Json::array();
   for (size_t i = 0; i < steps.size(); ++i) {
     const bool keep = std::find(chosen.begin(), chosen.end(), steps[i]) != chosen.end();
@@ -240,7 +283,8 @@ Json BuildSampleData(const RunFiles& files, const SampleLimits& limits, Notices*
     }
     shown_steps.push_back({{"step", steps[i]}, {"num_groups", num_groups}, {"groups", groups}});
   }
-  Json data = {{"steps", std::move(shown_steps)}, {"worst", worst.Take()}};
+  Json data = {{"steps", std::move(shown_steps)}};
+  worst.Take(&data);
   if (!steps.empty()) data["worst_steps"] = {steps[num_skipped], steps.back()};
   return data;
 }

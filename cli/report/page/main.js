@@ -13,3 +13,4 @@ function buildPage() {
 
 buildPage();
 startTheme();
+goToToken();

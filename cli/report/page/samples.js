@@ -45,20 +45,52 @@ function sampleSection() {
     paintTokens();
   };
   tabs.forEach((tab, i) => tab.addEventListener("click", () => show(i)));
-  for (const kind of ["mouseover", "focusin"]) view.addEventListener(kind, (event) => (event.target.tipText ? showTip(event.target) : hideTip()));
-  for (const kind of ["mouseleave", "focusout"]) view.addEventListener(kind, hideTip);
+  showsTips(view);
   show(0);
   return section("samples", "Samples", "Each token is coloured by delta = log pi_proximal - log pi_behaviour. Point at a token, or tap it, for its numbers. A bar to the left of a token: its weight version differs from the one before. Slanted tokens were given to the model between two turns.",
     el("div", {class: "tabs"}, tabs), el("div", {class: "scale"}, "trainer finds it less likely (\u2264 -0.5)", el("i", {"aria-hidden": "true"}), "more likely (\u2265 0.5)"), view);
 }
 
+// Pointing at a token, or tapping it, shows its numbers.
+function showsTips(view) {
+  for (const kind of ["mouseover", "focusin"]) view.addEventListener(kind, (event) => (event.target.tipText ? showTip(event.target) : hideTip()));
+  for (const kind of ["mouseleave", "focusout"]) view.addEventListener(kind, hideTip);
+}
+
+const worstId = (row) => `worst-${row.completion}-${row.position}`;
+
+// The completion of a worst token, closed until a link of the table opens it.
+function worstCompletionNode(group, which, rows) {
+  const node = completionNode(group.completion);
+  const tokens = node.querySelectorAll(".tok");
+  for (const row of rows.filter((row) => row.completion === which)) {
+    tokens[row.position].id = worstId(row);
+    tokens[row.position].classList.add("worst");
+  }
+  return el("details", {}, el("summary", {}, `Step ${plain(group.step)}, group ${plain(group.group_id)}, completion ${plain(group.completion.index)}`),
+    el("div", {class: "prompt"}, plainToken(group.prompt)), node);
+}
+
+// Opens what holds the token that the address names, and goes there.
+function goToToken() {
+  const token = document.getElementById(location.hash.slice(1));
+  if (!token || !token.classList.contains("worst")) return;
+  token.closest("details").open = true;
+  token.focus({preventScroll: true});
+  token.scrollIntoView({block: "center"});
+}
+
 function worstSection() {
   const worst = runData.samples.worst;
   if (!worst.length) return null;
+  const completions = runData.samples.worst_completions || [];
+  const holders = el("div", {class: "card group"}, el("h3", {}, "Their completions"), completions.map((group, which) => worstCompletionNode(group, which, worst)));
+  showsTips(holders);
+  window.addEventListener("hashchange", goToToken);
   const [from, to] = runData.samples.worst_steps;
-  return section("worst", "Worst tokens", `The trained tokens with the largest |delta|, steps ${from} to ${to}, in context.`, el("div", {class: "card"}, table([
-    {name: "delta", num: true, cell: (r) => number(r.delta)}, {name: "token in context", cell: (r) => contextNode(r.before.map(visible).join(""), r.token, r.after.map(visible).join(""), r.delta)},
+  return section("worst", "Worst tokens", `The trained tokens with the largest |delta|, steps ${from} to ${to}, in context. Each leads to its completion.`, el("div", {class: "card"}, table([
+    {name: "delta", num: true, cell: (r) => number(r.delta)}, {name: "token in context", cell: (r) => el("a", {href: "#" + worstId(r), class: "to-token", title: "Show its completion"}, contextNode(r.before.map(visible).join(""), r.token, r.after.map(visible).join(""), r.delta))},
     {name: "log behaviour", num: true, cell: (r) => number(r.behaviour)}, {name: "log proximal", num: true, cell: (r) => number(r.proximal)},
     {name: "step", num: true, cell: (r) => plain(r.step)}, {name: "group", num: true, cell: (r) => plain(r.group_id)}, {name: "completion", num: true, cell: (r) => plain(r.index)},
-    {name: "position", num: true, cell: (r) => plain(r.position)}, {name: "version", num: true, cell: (r) => plain(r.version)}], worst, true)));
+    {name: "position", num: true, cell: (r) => plain(r.position)}, {name: "version", num: true, cell: (r) => plain(r.version)}], worst, true)), holders);
 }

@@ -328,6 +328,37 @@ TEST(Samples, WorstTokensFallInSizeAndLeaveMaskedCompletionsOut) {
   EXPECT_EQ(worst[2]["delta"], -0.25);
 }
 
+TEST(Samples, EachWorstTokenNamesTheCompletionThatHoldsItWholeUpToThere) {
+  const TempDir run;
+  std::string tokens = R"("t")", ones = "-1", last = "-1";
+  for (int t = 1; t < 700; ++t) {  // more than other completions are shown
+    tokens += R"(,"t")";
+    ones += ",-1";
+    last += t == 690 ? ",-4" : ",-1";
+  }
+  Put(run / "rollouts/step_3.jsonl",
+      Group(
+          5, false,
+          R"({"index":0,"tokens":[)" + tokens + R"(],"behaviour_logprobs":[)" + ones +
+              R"(],"proximal_logprobs":[)" + last + "]}," +
+              R"({"index":1,"tokens":["a","b"],"behaviour_logprobs":[-1,-1],"proximal_logprobs":[-2,-3]})"));
+  const Json samples = Data(run)["samples"];
+  const Json& worst = samples["worst"];
+  ASSERT_EQ(worst.size(), 3u);
+  EXPECT_EQ(worst[0]["position"], 690);
+  EXPECT_EQ(worst[0]["completion"], 0);
+  EXPECT_EQ(worst[1]["completion"], 1);
+  EXPECT_EQ(worst[2]["completion"], 1);
+  const Json& holders = samples["worst_completions"];
+  ASSERT_EQ(holders.size(), 2u);
+  EXPECT_EQ(holders[0]["completion"]["tokens"].size(), 695u);  // 4 tokens of context behind it
+  EXPECT_EQ(holders[0]["completion"]["num_tokens"], 700);
+  EXPECT_EQ(holders[1]["step"], 3);
+  EXPECT_EQ(holders[1]["group_id"], 5);
+  EXPECT_EQ(holders[1]["completion"]["index"], 1);
+  EXPECT_THAT(holders[1]["completion"]["tokens"], ElementsAre("a", "b"));
+}
+
 TEST(Samples, GivenTokensHaveNoVersion) {
   const TempDir run;
   Put(run / "rollouts/step_1.jsonl",
