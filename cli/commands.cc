@@ -78,6 +78,7 @@ void AddCommands(CLI::App& app, Action& chosen) {
                          &AddLogsCommand,
                          &AddLedgerCommand,
                          &AddReportCommand,
+                         &AddUiCommand,
                          &AddFetchCommand,
                          &AddInitCommand,
                          &AddSftCommand,

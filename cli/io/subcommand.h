@@ -52,6 +52,7 @@ void AddLogsCommand(CLI::App& app, Action& chosen);
 void AddPlanCommand(CLI::App& app, Action& chosen);
 void AddReportCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);
+void AddUiCommand(CLI::App& app, Action& chosen);
 
 // Models.
 void AddFetchCommand(CLI::App& app, Action& chosen);

@@ -62,12 +62,14 @@ std::string RenderHtml(const HtmlPage& page) {
   for (const std::string_view name : page.scripts) {
     absl::StrAppend(&scripts, std::string(FindPageFile(name)), "\n");
   }
-  return FillTemplate(FindPageFile("page.html"), {{"@TITLE@", EscapeHtml(page.title)},
-                                                  {"@NONCE@", Nonce(json)},
-                                                  {"@STYLE@", FindPageFile("style.css")},
-                                                  {"@CHART_JS@", FindPageFile("chart.min.js")},
-                                                  {"@DATA@", json},
-                                                  {"@SCRIPTS@", scripts}});
+  return FillTemplate(FindPageFile("page.html"),
+                      {{"@TITLE@", EscapeHtml(page.title)},
+                       {"@NONCE@", Nonce(json)},
+                       {"@CONNECT@", page.fetches ? "; connect-src 'self'" : ""},
+                       {"@STYLE@", FindPageFile("style.css")},
+                       {"@CHART_JS@", FindPageFile("chart.min.js")},
+                       {"@DATA@", json},
+                       {"@SCRIPTS@", scripts}});
 }
 
 }  // namespace tandem::report

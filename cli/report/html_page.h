@@ -1,5 +1,5 @@
 // HtmlPage: renders template, style, Chart.js, data and scripts as one HTML file. The report of a
-// run and the page of an attribution use it. Pure.
+// run, the page of an attribution and that of `tandem ui` use it. Pure.
 #pragma once
 
 #include <span>
@@ -12,6 +12,7 @@ struct HtmlPage {
   std::string title;                          // plain text
   std::string data;                           // JSON; dom.js parses it as `pageData`
   std::span<const std::string_view> scripts;  // files of page/, in order
+  bool fetches = false;  // its scripts may ask the server that it came from; else nobody
 };
 
 // No part of the title or the data can become markup or run as a script.

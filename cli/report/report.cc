@@ -55,7 +55,8 @@ std::string RunDirectoryFrom(const std::string& page, const std::string& run_dir
 
 }  // namespace
 
-absl::Status WriteReport(const std::string& run_directory, const std::string& output_path) {
+absl::StatusOr<std::string> RenderReport(const std::string& run_directory,
+                                         const std::string& run_directory_for_links) {
   std::error_code error;
   if (!std::filesystem::is_directory(run_directory, error)) {
     return NotFound("run directory not found: ", run_directory);
@@ -69,13 +70,18 @@ absl::Status WriteReport(const std::string& run_directory, const std::string& ou
                     "metrics.jsonl, events.jsonl (docs/run_directory.md)");
   }
   Json data = BuildRunData(files, DataLimits(), &notices);
+  data["run_directory"] = run_directory_for_links;
+  return RenderHtml(
+      {.title = RunName(run_directory, data) + " - Tandem report",
+       .data = data.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace),
+       .scripts = kReportScripts});
+}
+
+absl::Status WriteReport(const std::string& run_directory, const std::string& output_path) {
   const std::string path = output_path.empty() ? run_directory + "/report.html" : output_path;
-  data["run_directory"] = RunDirectoryFrom(path, run_directory);
-  return cli::WriteOutputFile(
-      path,
-      RenderHtml({.title = RunName(run_directory, data) + " - Tandem report",
-                  .data = data.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace),
-                  .scripts = kReportScripts}));
+  TANDEM_ASSIGN_OR_RETURN(const std::string page,
+                          RenderReport(run_directory, RunDirectoryFrom(path, run_directory)));
+  return cli::WriteOutputFile(path, page);
 }
 
 std::string AttributionHtml(const std::string& name, std::string data) {

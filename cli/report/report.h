@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace tandem::report {
 
@@ -17,6 +18,11 @@ namespace tandem::report {
 //   NOT_FOUND  there is no such directory, or it has none of run.json, metrics.jsonl, events.jsonl
 //   PERMISSION_DENIED, UNAVAILABLE, RESOURCE_EXHAUSTED  the page cannot be written (path, strerror)
 absl::Status WriteReport(const std::string& run_directory, const std::string& output_path);
+
+// The same page as text. `run_directory_for_links`: the path of the run directory from where the
+// page will be.
+absl::StatusOr<std::string> RenderReport(const std::string& run_directory,
+                                         const std::string& run_directory_for_links);
 
 // The page of `tandem drift attribute --html`. `data` is that of
 // drift_lab/pages/attribution_report.h, and `name` is in the title.

@@ -1,5 +1,6 @@
 #include "common/http/url_query.h"
 
+#include <algorithm>
 #include <cctype>
 
 #include "absl/strings/escaping.h"
@@ -10,11 +11,17 @@ namespace {
 bool IsHex(char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; }
 
 std::string Decoded(std::string_view text) {
+  std::string spaced(text);
+  std::replace(spaced.begin(), spaced.end(), '+', ' ');
+  return PercentDecoded(spaced);
+}
+
+}  // namespace
+
+std::string PercentDecoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '+') {
-      out += ' ';
-    } else if (text[i] == '%' && i + 2 < text.size() && IsHex(text[i + 1]) && IsHex(text[i + 2])) {
+    if (text[i] == '%' && i + 2 < text.size() && IsHex(text[i + 1]) && IsHex(text[i + 2])) {
       out += absl::HexStringToBytes({text.data() + i + 1, 2});
       i += 2;
     } else {
@@ -23,8 +30,6 @@ std::string Decoded(std::string_view text) {
   }
   return out;
 }
-
-}  // namespace
 
 std::map<std::string, std::string> ParseQuery(std::string_view query) {
   std::map<std::string, std::string> values;
