@@ -52,7 +52,7 @@ absl::Status CheckPrograms(const std::string& folder) {
 
 // The observe address of a server of this machine: the port of server 0 plus its number, as with
 // base_port.
-std::string ObserveAddress(const std::string& first, int64_t server) {
+std::string AddressOf(const std::string& first, int64_t server) {
   const size_t colon = first.rfind(':');
   int64_t port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(first.substr(colon + 1), &port) ||
@@ -80,15 +80,18 @@ LaunchPlan PlanOf(const RunFile& file, const std::string& config, const LocalRun
     plan.launch.num_servers = 0;
   }
   const int64_t base_port = file.launch().base_port;
-  const std::string observe = file.server().observe_listen, folder = ProgramFolder(file.launch());
+  const std::string observe = file.server().observe_listen, http = file.server().http_listen;
+  const std::string folder = ProgramFolder(file.launch());
   plan.server_argv = [=](int64_t server, int64_t port, const std::string& port_file) {
     if (port == 0 && base_port != 0) port = base_port + server;
     std::vector<std::string> argv = {
         folder + "/rollout_server",       "--config",    config,   "--listen",
         absl::StrCat("127.0.0.1:", port), "--port-file", port_file};
-    if (server > 0 && !observe.empty()) {
+    for (const auto& [option, first] :
+         {std::pair("server.observe_listen=", observe), {"server.http_listen=", http}}) {
+      if (server == 0 || first.empty()) continue;
       argv.push_back("--set");
-      argv.push_back("server.observe_listen=" + ObserveAddress(observe, server));
+      argv.push_back(option + AddressOf(first, server));
     }
     return argv;
   };

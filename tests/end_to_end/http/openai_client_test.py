@@ -315,3 +315,11 @@ def test_numbers_that_json_has_not_never_appear(client):
     answer = client.completions.create(model="small", prompt=[5], max_tokens=3, echo=True, logprobs=5, extra_body={"prompt_logprobs": 2})
     assert answer.choices[0].logprobs.token_logprobs[0] is None
     assert all(math.isfinite(x) for x in answer.choices[0].logprobs.token_logprobs[1:])
+
+
+def test_each_server_of_a_run_has_the_next_http_port(model, tmp_path):
+    config = small_run.write_config(tmp_path, model)
+    code, output = small_run.run(config, "--set", "launch.num_servers=2", "--set", "server.http_listen=127.0.0.1:8000", "--dry-run")
+    assert code == 0, output
+    starts = [line for line in output.splitlines() if line.startswith("# start: ") and "rollout_server" in line]
+    assert len(starts) == 2 and "http_listen" not in starts[0] and "--set server.http_listen=127.0.0.1:8001" in starts[1]
