@@ -153,8 +153,9 @@ def test_a_holder_of_the_store_that_hangs_is_named_in_bounded_time(ranks):
 
 
 def test_the_survivors_of_a_death_go_on_in_a_group_of_their_own(ranks):
-    group = ranks(["all_reduce", "group:second:0,2", "all_reduce_max"], ["die"],
-                  ["all_reduce", "group:second:0,2", "all_reduce_max"])
+    # The first all_reduce, at which all are there: a rank that died while others still connect would end the group's making.
+    survivor = ["all_reduce", "all_reduce", "group:second:0,2", "all_reduce_max"]
+    group = ranks(survivor, ["all_reduce", "die"], survivor)
     first, third = group[0].end(), group[2].end()
     assert "rank 1" in first["all_reduce"] and "rank 1" in third["all_reduce"]
     assert first["group:second:0,2"] == "0 of 2" and third["group:second:0,2"] == "1 of 2"
