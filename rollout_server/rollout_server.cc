@@ -303,9 +303,11 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
   auto impl = std::make_unique<Impl>(options, std::move(loaded), observation, clock,
                                      std::move(tracer), std::move(history));
   TANDEM_ASSIGN_OR_RETURN(impl->access_control, rpc::AccessControl::Load(options.tls));
-  for (const std::string& listen : {options.listen, options.http_listen}) {
+  for (const auto& [what, listen] :
+       {std::pair("gRPC", options.listen), {"HTTP", options.http_listen}}) {
     if (!impl->access_control.is_plaintext() || listen.empty() || IsLoopback(listen)) continue;
-    log::Warning("PLAINTEXT on an address others can reach: whoever reaches it can push weights",
+    log::Warning(absl::StrCat("PLAINTEXT ", what, " on an address others can reach: whoever ",
+                              "reaches it can push weights"),
                  {{"listen", listen}});
   }
   TANDEM_RETURN_IF_ERROR(impl->weights.Reserve());

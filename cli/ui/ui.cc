@@ -31,7 +31,12 @@ int Ui(const UiFlags& flags) {
   }
   const StopSignal stop;
   const auto server = ui::UiServer::Listen(flags.listen, flags.roots);
-  if (!server.ok()) return FailUsage(server.status());
+  if (!server.ok()) {
+    const bool taken = absl::IsUnavailable(server.status());
+    return FailUsage(taken ? InvalidArgument(server.status().message(),
+                                             ": choose another --listen (port 0 picks a free one)")
+                           : server.status());
+  }
   const size_t colon = flags.listen.rfind(':');
   std::printf("http://%s:%d/  (Ctrl-C ends it)\n", flags.listen.substr(0, colon).c_str(),
               (*server)->port());

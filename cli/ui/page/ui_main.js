@@ -150,7 +150,7 @@ function buildUi() {
 
 async function startUi() {
   buildUi();
-  repaints.push(drawList, drawLegend);
+  repaints.push(drawList, drawChosen);
   startTheme();
   await asked(readRuns);
   for (const name of choiceInAddress()) if (runs.has(name)) choose(name, true);

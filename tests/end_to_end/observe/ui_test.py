@@ -197,6 +197,9 @@ def test_a_page_of_each_width_and_theme_fits_its_window(browser, site, scheme, w
     expect(page.locator("#legend span")).to_have_count(2)
     shows(page, "reward/mean", {"first": [[1, 0.1], [2, 0.2], [3, 0.3]], "group/second": [[1, 0.2], [2, 0.4], [3, 0.6]]})
     assert page.evaluate("document.scrollingElement.scrollWidth <= window.innerWidth")
+    assert page.evaluate("(([box]) => box.scrollWidth <= box.clientWidth)(document.getElementsByClassName('runs'))"), "the list needs no scrolling to the side"
+    hidden = page.locator(".chart", has_text="Held-out greedy")
+    expect(hidden).to_be_hidden()  # no run has an evaluation
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.locator("#theme").click()
