@@ -29,4 +29,8 @@ find_path(BOOST_BEAST_INCLUDE_DIR boost/beast/http.hpp REQUIRED)
 add_library(boost_asio INTERFACE IMPORTED)
 target_include_directories(boost_asio SYSTEM INTERFACE ${BOOST_BEAST_INCLUDE_DIR})
 target_compile_definitions(boost_asio INTERFACE BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
+if(TANDEM_SANITIZER STREQUAL "thread")
+  # TSan knows no fences. They order what Asio's locks order too.
+  target_compile_definitions(boost_asio INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
+endif()
 find_path(BOOST_MATH_INCLUDE_DIR boost/math/distributions.hpp REQUIRED)  # quantiles of the t and beta distributions
