@@ -11,15 +11,17 @@
 namespace tandem::rollout {
 namespace {
 
-// Where the first stop string begins; npos without one. `size`: of that stop string.
-size_t FirstStop(const std::vector<std::string>& stop_strings, std::string_view text,
-                 size_t* size = nullptr) {
-  size_t first = std::string_view::npos;
+struct StopPlace {
+  size_t at = std::string_view::npos;  // where the stop string begins; npos: there is none
+  std::string_view stop;
+};
+
+// The stop string that begins first; of two at one place, the one that is listed first.
+StopPlace FirstStop(const std::vector<std::string>& stop_strings, std::string_view text) {
+  StopPlace first;
   for (const std::string& stop : stop_strings) {
     const size_t at = text.find(stop);
-    if (at >= first) continue;
-    first = at;
-    if (size != nullptr) *size = stop.size();
+    if (at < first.at) first = {.at = at, .stop = stop};
   }
   return first;
 }
@@ -50,20 +52,17 @@ absl::StatusOr<std::string> TextOf(const TextRules& rules, const FinishedComplet
   }
   TANDEM_ASSIGN_OR_RETURN(std::string text, rules.decode()(ids));
   if (completion.finish_reason != FinishReason::kStopString) return text;
-  size_t size = 0;
-  const size_t at = FirstStop(rules.stop_strings, text, &size);
-  if (at != std::string::npos) text.resize(rules.include_stop ? at + size : at);
+  const StopPlace first = FirstStop(rules.stop_strings, text);
+  if (first.at != std::string::npos) {
+    text.resize(first.at + (rules.include_stop ? first.stop.size() : 0));
+  }
   return text;
 }
 
 std::string StopStringOf(const TextRules& rules, const FinishedCompletion& completion) {
   if (completion.finish_reason != FinishReason::kStopString) return "";
   const std::string text = CompletionText(*rules.tokenizer, completion.token_ids).value_or("");
-  std::pair<size_t, std::string> first = {std::string::npos, ""};
-  for (const std::string& stop : rules.stop_strings) {
-    first = std::min(first, std::pair(text.find(stop), stop));
-  }
-  return first.second;
+  return std::string(FirstStop(rules.stop_strings, text).stop);
 }
 
 absl::StatusOr<std::string> ChoiceText::Add(int32_t id) {
@@ -78,7 +77,7 @@ absl::StatusOr<std::string> ChoiceText::Add(int32_t id) {
 }
 
 size_t ChoiceText::Certain() const {
-  const size_t stop = FirstStop(rules_->stop_strings, text_);
+  const size_t stop = FirstStop(rules_->stop_strings, text_).at;
   if (stop != std::string::npos) return stop;
   return text_.size() - HeldBack(rules_->stop_strings, text_);
 }

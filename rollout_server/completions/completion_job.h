@@ -19,12 +19,11 @@ struct CompletionJob {
   std::string adapter;                        // one of EngineOptions::lora_modules, or empty
   int32_t priority = 0;                       // higher ones first
   bool stream = false;                        // each token as it is drawn
-  // Scores of the prompts' tokens under the model itself (temperature 1, no filters), with so many
-  // of the most likely ids beside each.
+  // Scores of the prompts' tokens under the model itself (temperature 1, no filters).
   bool score_prompts = false;
-  int32_t prompt_top_logprobs = 0;
+  int32_t prompt_top_logprobs = 0;  // how many of the most likely ids to give beside each token
   std::string cache_salt;  // KV of prompts is shared among jobs of one salt only; empty: of none
-  std::string request_id;  // of the caller; shown in errors
+  std::string request_id;  // the caller's own name for the job; empty: the server makes one
 
   // The place of a completion among all of the job.
   size_t ChoiceOf(size_t prompt, int32_t index) const {

@@ -64,7 +64,7 @@ class EngineThread : public WeightSink {
   void Start(Callbacks callbacks);
   void Stop();
 
-  // Of the model that the engine loaded; a scripted engine has none.
+  // The tokenizer of the model that the engine loaded; a scripted engine has none.
   bool has_tokenizer() const { return engine_->has_tokenizer(); }
   const Tokenizer& tokenizer() const { return engine_->tokenizer(); }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,7 +46,7 @@ std::vector<ShownToken> PromptTokens(const AnswerContext& context, size_t prompt
   return tokens;
 }
 
-// Of OpenAI's completions: four arrays.
+// The log-probs of OpenAI's completions: four arrays.
 class ArrayLogprobs {
  public:
   ArrayLogprobs(const AnswerContext& context, int64_t offset)
@@ -88,7 +87,7 @@ class ArrayLogprobs {
        tops_ = Json::array();
 };
 
-// Of OpenAI's chat completions: an entry for each token.
+// The log-probs of OpenAI's chat completions: an entry for each token.
 Json EntryLogprobs(const AnswerContext& context, const std::vector<ShownToken>& tokens) {
   Json content = Json::array();
   const auto entry = [&](int32_t id, float logprob) -> Json {

@@ -15,7 +15,6 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
-#include "common/files/file_system.h"
 #include "common/http/http_server.h"
 #include "common/rpc/caller_secret.h"
 #include "rollout_server/http/answer_form.h"
@@ -87,7 +86,7 @@ struct HttpService::Impl {
     return routes;
   }
 
-  // Of a path without the slash at its end, which some clients write.
+  // A slash at the path's end, which some clients write, is left out of the route.
   static const Route* Find(const HttpHead& head) {
     std::string_view path = head.path;
     if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);

@@ -1,7 +1,7 @@
 // HttpService: the HTTP endpoints of a rollout server: OpenAI's /v1/models, /v1/completions and
 // /v1/chat/completions, vLLM's /inference/v1/generate, /tokenize, /detokenize, pauses and weight
-// updates, and what tells of the server (docs/openai.md, docs/vllm_api.md). It uses the parts of the gRPC services, with their roles, tokens,
-// limits and ownership.
+// updates, and what tells of the server (docs/openai.md, docs/vllm_api.md). It uses the parts of
+// the gRPC services, with their roles, tokens, limits and ownership.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ class HttpService {
     std::function<ProbeAnswer()> health;  // whether calls are served
   };
 
-  // Listens on options.http.listen.
+  // Listens on options.http_listen.
   //   errors of HttpServer::Listen
   static absl::StatusOr<std::unique_ptr<HttpService>> Listen(const ServiceParts& parts,
                                                              const ServerOptions& options,

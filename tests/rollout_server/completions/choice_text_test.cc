@@ -80,6 +80,14 @@ TEST(ChoiceText, GivesNothingOfAStopStringUnlessItIsWanted) {
   EXPECT_THAT(Pieces(rules, completion), ElementsAre("One", "", " two"));
 }
 
+TEST(ChoiceText, OfTwoStopStringsAtOnePlaceTheOneListedFirstIsNamedAndShown) {
+  TextRules rules = Rules({" two three", " two"});
+  rules.include_stop = true;
+  const FinishedCompletion completion = Ended(IdsOf("One two three"), FinishReason::kStopString);
+  EXPECT_EQ(StopStringOf(rules, completion), " two three");
+  EXPECT_EQ(*TextOf(rules, completion), "One two three");
+}
+
 TEST(ChoiceText, GivesNothingOfAStopTokenUnlessItIsWanted) {
   const std::vector<int32_t> ids = IdsOf("One two");
   TextRules rules = Rules({}, {ids.back()});
