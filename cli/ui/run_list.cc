@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -86,6 +87,24 @@ void Search(const fs::path& folder, const std::string& name, int levels, std::ve
   }
 }
 
+// A run that is reached from two roots is listed once.
+void DropRepeats(std::vector<Run>* runs) {
+  std::set<fs::path> paths;
+  std::erase_if(*runs, [&](const Run& run) {
+    std::error_code ignored;
+    return !paths.insert(fs::weakly_canonical(run.path, ignored)).second;
+  });
+}
+
+// Runs of one name below several roots: NAME, "NAME (2)" and so on, in the order of the roots.
+void NumberNamesakes(std::vector<Run>* runs) {
+  std::map<std::string, int> seen;
+  for (Run& run : *runs) {
+    const int number = ++seen[run.name];
+    if (number > 1) run.name += " (" + std::to_string(number) + ")";
+  }
+}
+
 }  // namespace
 
 bool IsRun(const std::string& directory) {
@@ -104,9 +123,9 @@ std::vector<Run> FindRuns(const std::vector<std::string>& roots) {
       Search(root, "", kMostLevels, &runs);
     }
   }
-  std::ranges::sort(runs, {}, &Run::name);
-  std::set<std::string> names;
-  std::erase_if(runs, [&](const Run& run) { return !names.insert(run.name).second; });
+  DropRepeats(&runs);
+  std::ranges::stable_sort(runs, {}, &Run::name);
+  NumberNamesakes(&runs);
   return runs;
 }
 

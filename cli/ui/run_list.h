@@ -10,14 +10,15 @@ namespace tandem::ui {
 
 // A directory with run.json, metrics.jsonl or events.jsonl.
 struct Run {
-  std::string name;  // its path below the root; "." for the root itself
+  std::string name;  // its path below the root; of a root that is a run, its last component
   std::string path;
 };
 
 bool IsRun(const std::string& directory);
 
-// The runs below `roots`, at most two levels deep, by name. A root that is a run itself is one, by
-// its last component. Links are followed.
+// The runs below `roots`, at most two levels deep, sorted by name, and the roots that are runs
+// themselves. A run that is reached twice is listed once; others of the same name are called
+// "NAME (2)" and so on, in the order of the roots. Links are followed.
 std::vector<Run> FindRuns(const std::vector<std::string>& roots);
 
 // {"name", "state": "finished"|"stopped"|"in progress"|"silent", "started_at", "model", "step",

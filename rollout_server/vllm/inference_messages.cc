@@ -125,8 +125,11 @@ absl::StatusOr<InferenceRequest> InferenceFromWire(const vllm::GenerateRequest& 
   TANDEM_RETURN_IF_ERROR(ReadNames(request, facts, &job));
   TANDEM_ASSIGN_OR_RETURN(auto prompt, PromptOf(request, facts, prompts));
   job.prompts.push_back(std::move(prompt));
-  job.num_completions =
-      std::max<int32_t>(1, static_cast<int32_t>(request.sampling().num_sequences()));
+  if (request.sampling().num_sequences() > static_cast<uint64_t>(facts.max_completions)) {
+    return InvalidArgument("sampling.num_sequences is ", request.sampling().num_sequences(),
+                           ", want at most ", facts.max_completions);
+  }
+  job.num_completions = std::max(1, static_cast<int32_t>(request.sampling().num_sequences()));
   job.sampling = SamplingOf(request);
   job.priority = -std::max(request.priority(), -(1 << 30));
   job.request_id = request.request_id();

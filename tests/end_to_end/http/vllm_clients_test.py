@@ -147,6 +147,7 @@ def test_several_sequences_stream_with_their_index(shared, vllm):
     (dict(decoding=dict(presence_penalty=1.0)), "presence_penalty"), (dict(decoding=dict(regex="a")), "structured_output"),
     (dict(media=[{}]), "media"), (dict(response=dict(output_candidates=dict(all=True))), "top_n"),
     (dict(token_ids=dict(ids=[10 ** 9])), "want ids below"), (dict(temperature=-1.0), "temperature"),
+    (dict(sampling=dict(num_sequences=2 ** 32 - 1)), "num_sequences is 4294967295"),
 ])
 def test_inference_that_is_not_done_here_is_refused_with_the_field(shared, vllm, change, words):
     inference, inference_grpc = vllm[0], vllm[1]

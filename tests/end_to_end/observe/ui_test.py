@@ -178,6 +178,15 @@ def test_the_filter_narrows_the_list_and_escape_clears_it(page):
     expect(page.locator("tr[data-run]")).to_have_count(3)
 
 
+def test_runs_of_one_name_in_two_directories_are_both_listed_and_a_run_named_twice_once(tmp_path):
+    make_run(tmp_path / "a", "same", [0.1])
+    make_run(tmp_path / "b", "same", [0.7])
+    with serving(tmp_path / "a", tmp_path / "b", tmp_path / "a" / "same") as url:
+        listed = {run["name"]: run["last"]["reward/mean"] for run in json.loads(get(url + "/api/runs")[1])}
+        assert listed == {"same": 0.1, "same (2)": 0.7}
+        assert json.loads(get(url + "/api/rows?run=same%20(2)&keys=reward/mean")[1])["rows"] == [{"step": 1, "reward/mean": 0.7}]
+
+
 def test_reports_are_made_from_what_the_run_has_written_and_attributions_are_opened(page, site, runs):
     with page.context.expect_page() as opened:
         page.locator('tr[data-run="group/second"] a', has_text="report").click()
