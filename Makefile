@@ -9,7 +9,7 @@ BIN := build/$(PRESET)/bin
 .DEFAULT_GOAL := help
 # The set-ups of two goals are one environment; compilers run side by side inside a goal.
 .NOTPARALLEL:
-.PHONY: help setup test-setup configure build demo install test check-full cuda image fuzz bench mutants study-algorithms study-quantised docs pictures format
+.PHONY: help setup test-setup configure build demo install wheel release test check-full cuda image fuzz bench mutants study-algorithms study-quantised docs pictures format
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /  make \1: /p' $(MAKEFILE_LIST)
@@ -32,6 +32,14 @@ demo: build      ## train SmolLM2-135M on the CPU and write a report; extra argu
 install: build   ## programs, libraries and examples into PREFIX (/usr/local), below DESTDIR where it is given
 	@deploy/setup/install.sh --install
 	@deploy/setup/copy_programs.sh $(BIN) "$(DESTDIR)$(PREFIX)"
+
+wheel: build     ## the Python package with the programs in it, for pip install, into build/wheel
+	@deploy/setup/install.sh --wheel
+	@.deps/wheel-venv/bin/python deploy/release/build_wheel.py --bin $(BIN) --out build/wheel
+
+release: build   ## wheel, archives, image, SBOMs, digests and their page into build/release-files (ARGS=--without-image)
+	@deploy/setup/install.sh --wheel
+	@.deps/wheel-venv/bin/python deploy/release/release.py --bin $(BIN) --out build/release-files $(ARGS)
 
 test: test-setup configure ## build everything and run the tests that need no accelerator
 	@cmake --build build/$(PRESET) -j $(JOBS)

@@ -1,5 +1,8 @@
 """Generates the modules of proto/ into the wheel and puts proto/ into the sdist. The rest of the package is in pyproject.toml.
 
+Where tandem_rl/bin has the programs (deploy/release/build_wheel.py puts them there), the wheel has them too: it is one for this
+platform and for every Python, and depends on LibTorch's wheel and on what `tandem demo` makes its model with.
+
 The dependencies are made here, because generated code refuses a grpcio or protobuf that is older than the generator: the wheel asks
 for what the grpcio-tools that built it says. An older grpcio-tools makes a wheel that works with older and with newer ones."""
 import importlib.metadata
@@ -8,11 +11,13 @@ import pathlib
 import re
 import shutil
 
-from setuptools import setup
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 HERE = pathlib.Path(__file__).resolve().parent
+HAS_PROGRAMS = (HERE / "tandem_rl/bin/tandem").is_file()
 
 
 def load_generate():
@@ -36,7 +41,13 @@ def dependencies():
             lower[match[1]] = match[2]
     # Generated code works up to the next major version of protobuf: https://protobuf.dev/support/cross-version-runtime-guarantee
     end = int(lower["protobuf"].split(".")[0]) + 2
-    return ["numpy>=1.26", f"grpcio>={lower['grpcio']}", f"protobuf>={lower['protobuf']},<{end}"]
+    of_programs = ["gguf>=0.17", f"torch=={libtorch_version()}"] if HAS_PROGRAMS else []
+    return ["numpy>=1.26", f"grpcio>={lower['grpcio']}", f"protobuf>={lower['protobuf']},<{end}", *of_programs]
+
+
+def libtorch_version():
+    """The version that the programs are linked to, which build_wheel.py writes beside them."""
+    return (HERE / "tandem_rl/bin/LIBTORCH_VERSION").read_text().strip()
 
 
 class BuildWithProtos(build_py):
@@ -55,4 +66,15 @@ class SdistWithProtos(sdist):
             shutil.copyfile(path, target / path.name)
 
 
-setup(install_requires=dependencies(), cmdclass={"build_py": BuildWithProtos, "sdist": SdistWithProtos})
+class WithPrograms(Distribution):
+    def has_ext_modules(self):
+        return HAS_PROGRAMS  # then the wheel is one for a platform
+
+
+class WheelForAnyPython(bdist_wheel):
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(install_requires=dependencies(), distclass=WithPrograms,
+      cmdclass={"build_py": BuildWithProtos, "sdist": SdistWithProtos, "bdist_wheel": WheelForAnyPython})

@@ -22,7 +22,9 @@ std::string WhatAModelIs(const std::string& named) {
       "; a model is a Hugging Face directory with config.json, tokenizer.json and "
       "model.safetensors (or shards with model.safetensors.index.json)";
   if (absl::StrContains(named, "smollm2")) {
-    absl::StrAppend(&text, "; deploy/setup/install.sh fetches SmolLM2-135M-Instruct");
+    absl::StrAppend(&text,
+                    "; `make setup` in a checkout, or python3 -m tandem_rl.demo_model --out DIR, "
+                    "makes that of SmolLM2-135M-Instruct");
   }
   return text;
 }

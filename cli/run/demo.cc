@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/io/shared_flags.h"
 #include "cli/io/subcommand.h"
+#include "cli/model/demo_model.h"
 #include "cli/run/local_run.h"
 #include "cli/run/problems.h"
 #include "common/base/exit_codes.h"
@@ -103,8 +104,7 @@ absl::StatusOr<LocalRunResult> Demo(const DemoFlags& flags) {
       (tree / (flags.task == "add" ? "examples/add.yaml" : "examples/demo.yaml")).string();
   options.clean = flags.clean;
   options.dry_run = flags.dry_run;
-  const std::string model =
-      flags.model.empty() ? (tree / "models/smollm2-135m-instruct").string() : flags.model;
+  const std::string model = flags.model.empty() ? DemoModelDirectory(tree).string() : flags.model;
   options.sets = {absl::StrCat("trainer.model=", model),
                   absl::StrCat("server.model=", model),
                   absl::StrCat("trainer.run.out=", flags.out),
@@ -117,7 +117,10 @@ absl::StatusOr<LocalRunResult> Demo(const DemoFlags& flags) {
     options.sets.push_back(absl::StrCat("trainer.push.rounding=", flags.rounding));
   }
   options.sets.insert(options.sets.end(), flags.sets.begin(), flags.sets.end());
-  if (!flags.dry_run) Introduce(flags);
+  if (!flags.dry_run) {
+    Introduce(flags);
+    if (flags.model.empty()) TANDEM_RETURN_IF_ERROR(MakeDemoModel(model));
+  }
   return RunLocally(options);
 }
 
@@ -142,7 +145,8 @@ void AddDemoCommand(CLI::App& app, Action& chosen) {
             "a * b with 1..9, or the harder a + b with 1..20");
   sub->add_option(
       "--model", flags->model,
-      "Hugging Face directory, or a name on the Hub; default: models/smollm2-135m-instruct");
+      "Hugging Face directory, or a name on the Hub; default: models/smollm2-135m-instruct of a\n"
+      "checkout, else that model fetched once into ~/.cache/tandem");
   sub->add_option("--out", flags->out, "directory of runs")->capture_default_str();
   sub->add_option("--name", flags->name, "name of the run; default: demo-TASK-SEED");
   sub->add_option("--rounding", flags->rounding,

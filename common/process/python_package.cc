@@ -28,6 +28,8 @@ std::string FindPythonPackageFolder() {
 }
 
 std::string DefaultPython() {
+  const char* const chosen = std::getenv("TANDEM_PYTHON");
+  if (chosen != nullptr && *chosen != '\0') return chosen;
   const char* const environment = std::getenv("VIRTUAL_ENV");
   std::error_code ignored;
   if (environment != nullptr && *environment != '\0') {
@@ -65,9 +67,9 @@ std::string PythonWorkerAdvice(const LineProcess& process) {
   // Neither the checkout that this program was built in nor a prefix is above it.
   if (FindPythonPackageFolder().empty()) {
     absl::StrAppend(&advice,
-                    "; if they say that there is no module tandem_rl: this program is "
-                    "outside of its checkout, so install the package for that "
-                    "interpreter, by pip install ./python in the checkout");
+                    "; if they say that there is no module tandem_rl: install the package for "
+                    "that interpreter, which is the wheel of Tandem, or pip install ./python in "
+                    "a checkout");
   }
   return advice + ")";
 }

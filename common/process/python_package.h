@@ -14,7 +14,8 @@ namespace tandem {
 // must be installed for the interpreter. Thread-safe.
 std::string FindPythonPackageFolder();
 
-// The interpreter of the environment that is active (VIRTUAL_ENV), else "python3", which is looked
+// $TANDEM_PYTHON, which `tandem` of the wheel sets to the interpreter that it is installed for; else
+// the interpreter of the environment that is active (VIRTUAL_ENV); else "python3", which is looked
 // up in PATH.
 std::string DefaultPython();
 

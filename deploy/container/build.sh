@@ -7,6 +7,7 @@
 #     --ca FILE         certificates that pip and cargo trust
 #     --pip FILE        a pip.conf     --cargo FILE   a cargo config.toml
 #     --source-url URL  for the label org.opencontainers.image.source
+#     --archive FILE    also writes the image into a file, in the layout of OCI: podman or docker load -i FILE
 #     -- ARGS           further arguments of the builder
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -37,12 +38,14 @@ fi
 version=$(sed -n 's/^project(tandem VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 revision=$(git describe --always --dirty=+ --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)
 tag=tandem:$version-$variant
+archive=
 args=(--build-arg "VARIANT=$variant" --build-arg "VERSION=$version" --build-arg "REVISION=$revision")
 while [[ $# -gt 0 ]]; do
   case $1 in
     --tag) tag=${2:?}; shift 2 ;;
     --base) args+=(--build-arg "BUILD_BASE=${2:?}" --build-arg "RUNTIME_BASE=$2"); shift 2 ;;
     --ca | --pip | --cargo) args+=(--secret "id=${1#--},src=${2:?}"); shift 2 ;;
+    --archive) archive=${2:?}; shift 2 ;;
     --source-url) args+=(--build-arg "SOURCE_URL=${2:?}"); shift 2 ;;
     --) shift; args+=("$@"); break ;;
     *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
@@ -59,6 +62,15 @@ esac
 say "building $tag of $revision with ${builder[*]}"
 "${builder[@]}" build "${args[@]}" -f deploy/container/Containerfile -t "$tag" .
 say "$tag: $("${builder[@]}" images --format '{{.Size}}' "$tag" | head -n 1)"
+if [[ -n $archive ]]; then
+  rm -f "$archive"
+  case ${builder[0]##*/} in
+    buildah) "${builder[@]}" push --quiet "$tag" "oci-archive:$archive:$tag" ;;
+    podman) "${builder[@]}" save --quiet --format oci-archive --output "$archive" "$tag" ;;
+    *) "${builder[@]}" save --output "$archive" "$tag" ;;
+  esac
+  say "$archive: $(du -h "$archive" | cut -f1)"
+fi
 gpus=
 [[ $variant == cpu ]] || gpus=' --gpus all'
 cat >&2 <<TEXT

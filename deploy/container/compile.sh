@@ -5,8 +5,7 @@
 #     OUT/root           files for the root of the runtime stage
 #     OUT/packages.txt   Debian packages whose shared libraries (or certificates) the programs need, and Python, one per line
 #     OUT/wheels.txt     Python distributions whose shared libraries are in OUT/root, one NAME==VERSION per line
-#     OUT/crates.json    `cargo metadata` of the crates that are compiled into the programs
-#     OUT/built-in.txt   Debian packages that are compiled into the programs, one NAME=VERSION per line
+#     OUT/crates.json and OUT/built-in.txt   what is compiled into the programs (linked_parts.sh)
 set -euo pipefail
 if [[ $# -ne 2 || ($1 != cpu && $1 != cuda) ]]; then
   sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
@@ -19,8 +18,6 @@ SITE=$(echo .deps/venv/lib/python3*/site-packages)
 PROGRAMS=(tandem rollout_server trainer)
 # In the directory of the programs, where a server that joins a push group finds it.
 MEMBER=libtandem_push_member.so
-# Headers and page scripts that become a part of the programs.
-BUILT_IN=(libcli11-dev nlohmann-json3-dev libboost-dev libjs-chart.js)
 
 compile() {
   local preset=release
@@ -33,9 +30,7 @@ compile() {
   cmake --preset "$preset" -Wno-dev --log-level=WARNING
   TANDEM_GIT_COMMIT=$REVISION cmake --build "build/$preset" --target tandem_binaries -j "${JOBS:-$(nproc)}"
   BIN=build/$preset/bin
-  PATH=$PATH:$PWD/.deps/cargo/bin
-  cargo metadata --locked --format-version 1 --manifest-path common/tokenizer/ffi/Cargo.toml \
-    --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" >"$OUT/crates.json"
+  deploy/container/linked_parts.sh "$OUT"
 }
 
 collect() {
@@ -50,7 +45,6 @@ collect() {
     sed -n 's/^\([^:,]*\)\(:[a-z0-9]*\)\?: .*/\1/p' | sort -u >"$OUT/packages.txt"
   echo ca-certificates >>"$OUT/packages.txt"  # by which tandem fetch and reward services over HTTPS are verified
   echo python3 >>"$OUT/packages.txt"  # runs reward functions (trainer.reward.python)
-  dpkg-query -W -f '${source:Package}=${source:Version}\n' "${BUILT_IN[@]}" | sort -u >"$OUT/built-in.txt"
 }
 
 papers() {

@@ -1,17 +1,21 @@
 #!/bin/bash
 # Copies the programs, the libraries of LibTorch that they need, and the examples, so that they run without this checkout.
-# `make install` and the build stage of the image use it. Needs patchelf (install.sh --install).
-#   deploy/setup/copy_programs.sh BIN PREFIX
+# `make install`, the build stage of the image and the wheel use it. Needs patchelf (install.sh --install).
+#   deploy/setup/copy_programs.sh BIN PREFIX [--wheel]
 #     PREFIX/bin            tandem, rollout_server, trainer, and the library with which a server joins a push group
 #     PREFIX/lib/tandem     LibTorch, found from the programs by a relative run path
 #     PREFIX/share/tandem   examples, found by `tandem demo`, and the Python package, for rewards in Python
+#   --wheel: PREFIX is a Python package, beside which the wheels of LibTorch are installed. Only programs and examples are
+#   copied, and the programs find LibTorch in PREFIX/../torch.
 set -euo pipefail
-if [[ $# -ne 2 || ! -x $1/tandem ]]; then
+if [[ ($# -ne 2 && ($# -ne 3 || $3 != --wheel)) || ! -x $1/tandem ]]; then
   sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 BIN=$(realpath "$1")
 PREFIX=$(realpath -m "$2")
+WHEELS=lib/tandem  # where the folders of the wheels are, below PREFIX
+[[ ${3:-} != --wheel ]] || WHEELS=..
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 SITE=$(realpath .deps/venv/lib/python3*/site-packages)
 PROGRAMS=(tandem rollout_server trainer libtandem_push_member.so)
@@ -22,7 +26,7 @@ OPENED_BY_NAME=(torch/lib/libtorch_cuda_linalg.so torch/lib/libcaffe2_nvrtc.so '
 
 # Prints the run path with the folder of the wheels relative to the program.
 installed_run_path() {  # installed_run_path FILE
-  patchelf --print-rpath "$1" | tr : '\n' | sed -n "s|^$SITE/|\$ORIGIN/../lib/tandem/|p" | awk '!seen[$0]++' |
+  patchelf --print-rpath "$1" | tr : '\n' | sed -n "s|^$SITE/|\$ORIGIN/../$WHEELS/|p" | awk '!seen[$0]++' |
     paste -sd :
 }
 
@@ -41,6 +45,8 @@ for program in "${PROGRAMS[@]}"; do
   patchelf --force-rpath --set-rpath "$(installed_run_path "$BIN/$program")" "$PREFIX/bin/.$program"
   mv "$PREFIX/bin/.$program" "$PREFIX/bin/$program"
 done
+cp -r examples "$PREFIX/share/tandem/"
+[[ ${3:-} != --wheel ]] || exit 0
 needed=$(cd "$BIN" && ldd "${PROGRAMS[@]}" | sed -n 's/^\t.* => \(\/.*\) (0x.*/\1/p' | xargs -d '\n' realpath -s |
   grep "^$SITE/" | sort -u)
 while read -r library; do
@@ -53,7 +59,6 @@ if grep -q /libtorch_cuda.so <<<"$needed"; then
     for library in "$SITE"/$pattern; do copy_library "${library#"$SITE"/}"; done
   done
 fi
-cp -r examples "$PREFIX/share/tandem/"
 rm -rf "$PREFIX/share/tandem/python"
 mkdir -p "$PREFIX/share/tandem/python"
 cp -r python/tandem_rl "$PREFIX/share/tandem/python/"

@@ -50,7 +50,7 @@ count() {  # count WHAT BYTES
   printf '%-55s %14d\n' "$1" "$2"
   total=$((total + $2))
 }
-model=$(sed -n 's/^PACKAGE = "\(.*\)"/\1/p' deploy/setup/fetch_smollm2.py)
+model=$(sed -n 's/^PACKAGE = "\(.*\)"/\1/p' python/tandem_rl/demo_model.py)
 count "system packages" "$(apt_bytes)"
 count "LibTorch (requirements-programs.txt)" "$(wheel_bytes -r deploy/setup/requirements-programs.txt)"
 count "converting the model (requirements-model.txt)" "$(wheel_bytes -r deploy/setup/requirements-model.txt)"

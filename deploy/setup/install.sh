@@ -5,7 +5,7 @@
 # arguments it installs what `make build` and `make demo` need: about 1 GB to download on a machine without any packages
 # (deploy/setup/download_size.sh computes it). Tests need 3.5 GB more, mostly CUDA libraries of torch.
 #   deploy/setup/install.sh [--no-model | --tests | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes |
-#                            --container | --engines | --docs | --pictures | --install | --programs cpu|cuda]
+#                            --container | --engines | --docs | --pictures | --wheel | --install | --programs cpu|cuda]
 #     --no-model: without the demo's model
 #     --tests: also the programs that tests and benchmarks compare with (transformers, trl, tensorboard ...)
 #     The following also install what --tests does:
@@ -18,6 +18,7 @@
 #       --engines: vLLM and llama.cpp for `tandem drift compare`, 8 GB in .deps/engines; compiles for minutes
 #     --docs: only mkdocs, for `make docs`: 28 MB to download, 163 MB in .deps/docs-venv
 #     --pictures: what the demo needs, and Chromium with a Python environment that controls it, for `make pictures`
+#     --wheel: what the demo needs, and auditwheel in .deps/wheel-venv, for `make wheel`
 #     --install: also what `make install` needs
 #     --programs: only what is needed to build the programs, for the build stage of an image
 set -euo pipefail
@@ -49,6 +50,8 @@ CUDA_VENV=.deps/cuda-venv
 CUDA_REQUIREMENTS=deploy/setup/requirements-cuda.txt
 DOCS_VENV=.deps/docs-venv
 DOCS_REQUIREMENTS=deploy/setup/requirements-docs.txt
+WHEEL_VENV=.deps/wheel-venv
+WHEEL_REQUIREMENTS=deploy/setup/requirements-wheel.txt
 PICTURES_VENV=.deps/pictures-venv
 PICTURES_REQUIREMENTS=deploy/setup/requirements-pictures.txt
 MODEL=models/smollm2-135m-instruct
@@ -186,20 +189,16 @@ install_for_demo() {
 install_model() {
   if [[ -f $MODEL/config.json && -f $MODEL/model.safetensors && -f $MODEL/tokenizer.json ]]; then
     # An earlier version did not write SOURCE.txt, which runs need to say where their weights come from.
-    [[ -f $MODEL/SOURCE.txt ]] || "$VENV/bin/python" deploy/setup/fetch_smollm2.py --out "$MODEL" --name-source >&2
+    [[ -f $MODEL/SOURCE.txt ]] || "$VENV/bin/python" python/tandem_rl/demo_model.py --out "$MODEL" --name-source >&2
     return
   fi
   say "fetching SmolLM2-135M-Instruct (100 MB) into $MODEL"
-  mkdir -p models
-  rm -rf "$MODEL.partial"
-  "$VENV/bin/python" deploy/setup/fetch_smollm2.py --out "$MODEL.partial" --dtype bf16 >&2
-  rm -rf "$MODEL"
-  mv "$MODEL.partial" "$MODEL"
+  "$VENV/bin/python" python/tandem_rl/demo_model.py --out "$MODEL" --dtype bf16 >&2
 }
 
 case ${1:-} in
   '' | --no-model | --tests | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes | --container | \
-    --engines | --docs | --pictures | --install)
+    --engines | --docs | --pictures | --wheel | --install)
     [[ $# -le 1 ]] ;;
   --programs) [[ $# -eq 2 && ($2 == cpu || $2 == cuda) ]] ;;
   *) false ;;
@@ -225,10 +224,10 @@ case ${1:-} in
   --kubernetes) PACKAGES+=("${KUBERNETES_PACKAGES[@]}") ;;
   --container) PACKAGES+=("${CONTAINER_PACKAGES[@]}") ;;
   --pictures) PACKAGES+=("${PICTURE_PACKAGES[@]}") ;;
-  --programs | --install) PACKAGES+=("${PROGRAM_PACKAGES[@]}") ;;
+  --programs | --install | --wheel) PACKAGES+=("${PROGRAM_PACKAGES[@]}") ;;
 esac
 case ${1:-} in
-  '' | --no-model | --pictures | --install | --programs) for_tests=false ;;
+  '' | --no-model | --pictures | --wheel | --install | --programs) for_tests=false ;;
   *)
     for_tests=true
     PACKAGES+=("${WORK_PACKAGES[@]}" "${PROGRAM_PACKAGES[@]}")
@@ -250,6 +249,9 @@ if [[ ${1:-} == --cuda ]]; then
 fi
 if [[ ${1:-} == --pictures ]]; then
   install_venv "$PICTURES_VENV" "playwright" "$PICTURES_REQUIREMENTS"
+fi
+if [[ ${1:-} == --wheel ]]; then
+  install_venv "$WHEEL_VENV" "auditwheel" "$WHEEL_REQUIREMENTS"
 fi
 if [[ ${1:-} == --engines ]]; then
   deploy/setup/install_engines.sh

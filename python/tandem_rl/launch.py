@@ -53,8 +53,8 @@ def find_binary(name: str) -> pathlib.Path:
             return pathlib.Path(folder, name).absolute()
     places = (f"the directory TANDEM_BIN={chosen}" if chosen
               else f"{OWN_FOLDER} and the {len(path_folders)} directories of PATH (TANDEM_BIN is not set)")
-    raise ProgramNotFound(f"{name} is not in {places}: build it with `make build` in a checkout of Tandem and set TANDEM_BIN to its "
-                          "build/release/bin, or put that directory on PATH")
+    raise ProgramNotFound(f"{name} is not in {places}: install the wheel for this platform, which has it, or build it with `make "
+                          "build` in a checkout of Tandem and set TANDEM_BIN to its build/release/bin, or put that directory on PATH")
 
 
 def setting_arguments(settings: Mapping[str, object]) -> list[str]:
@@ -69,7 +69,7 @@ def run(config: str | os.PathLike[str], *, sets: Mapping[str, object] | None = N
     exit code. Raises subprocess.CalledProcessError for one that is not 0, if `check`. Ctrl-C reaches the run too, which saves a
     checkpoint and ends; KeyboardInterrupt is raised after it has ended."""
     command = [str(find_binary("tandem")), "run", os.fspath(config), *setting_arguments(sets or {}), *arguments]
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, env=_environment())
     interrupt: KeyboardInterrupt | None = None
     while process.returncode is None:
         try:
@@ -179,6 +179,12 @@ class RolloutServer:
         return True
 
 
+def _environment() -> dict[str, str]:
+    """This process's, in which programs start rewards and environments in this interpreter, for which this package is installed,
+    unless $TANDEM_PYTHON says otherwise."""
+    return {"TANDEM_PYTHON": sys.executable, **os.environ}
+
+
 def _exec(name: str) -> NoReturn:
     """Becomes the program, with the arguments of this process."""
     try:
@@ -186,7 +192,7 @@ def _exec(name: str) -> NoReturn:
     except ProgramNotFound as error:
         print(error, file=sys.stderr)
         sys.exit(NOT_FOUND)
-    os.execv(path, [str(path), *sys.argv[1:]])
+    os.execve(path, [str(path), *sys.argv[1:]], _environment())
 
 
 def exec_tandem() -> NoReturn:

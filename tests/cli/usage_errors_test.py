@@ -124,7 +124,7 @@ def test_a_script_refuses_what_it_does_not_know_with_its_usage(script, tmp_path)
 
 
 @pytest.mark.parametrize("script", ["examples/python_client.py", "tests/mutants/run_mutants.py",
-                                    "deploy/setup/fetch_smollm2.py", "deploy/container/sbom.py"])
+                                    "python/tandem_rl/demo_model.py", "deploy/container/sbom.py"])
 def test_a_python_program_refuses_what_it_does_not_know(script, tmp_path):
     done = call(sys.executable, SOURCE / script, "--no-such-flag", cwd=tmp_path)
     assert done.returncode == 2, (done.returncode, done.stderr)

