@@ -6,6 +6,7 @@
     tandem-VERSION-linux-x86_64/bin       links to the programs
     tandem-VERSION-linux-x86_64/python    the wheel, and beside it the libraries of LibTorch's wheels in their own folders"""
 import argparse
+import email
 import os
 import pathlib
 import shutil
@@ -35,7 +36,8 @@ def unpack(wheel, folder):
 
 
 def add_libtorch(binaries, python):
-    """The libraries of LibTorch's wheels that the programs need, where the programs look for them, and the licences."""
+    """The libraries of LibTorch's wheels that the programs need, where the programs look for them, and the licences. Returns the
+    wheels as NAME==VERSION."""
     with tempfile.TemporaryDirectory() as prefix:
         run(ROOT / "deploy/setup/copy_programs.sh", binaries, prefix)
         shutil.copytree(pathlib.Path(prefix, "lib/tandem"), python, dirs_exist_ok=True)
@@ -45,13 +47,14 @@ def add_libtorch(binaries, python):
     for record in sorted(site.glob("*.dist-info/RECORD")):
         if copied.isdisjoint(line.split(",")[0] for line in record.read_text().splitlines()):
             continue
-        distributions.append(record.parent.name)
+        metadata = email.message_from_bytes((record.parent / "METADATA").read_bytes())
+        distributions.append(f"{metadata['Name']}=={metadata['Version']}")
         for path in record.parent.rglob("*"):
             if path.is_file() and "licen" in path.name.lower():
                 target = python / "licenses" / record.parent.name / path.relative_to(record.parent)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
-    return [name.removesuffix(".dist-info").replace("-", "==", 1) for name in distributions]
+    return distributions
 
 
 def pack(tree, archive, moment):

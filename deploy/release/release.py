@@ -66,11 +66,10 @@ def build_source_archive(version, out):
 
 
 def debian_packages_of(wheel):
-    """The Debian packages whose libraries auditwheel grafted, out of its own list of components."""
+    """The Debian packages whose libraries auditwheel grafted: those whose copyright files are in the wheel. auditwheel's own list
+    lacks packages that know their files by /lib where /usr is merged."""
     with zipfile.ZipFile(wheel) as archive:
-        name, = (name for name in archive.namelist() if name.endswith(".dist-info/sboms/auditwheel.cdx.json"))
-        components = json.loads(archive.read(name))["components"]
-    return sorted({component["name"] for component in components if component.get("purl", "").startswith("pkg:deb/")})
+        return sorted(re.findall(r"^tandem_rl/share/doc/([^/\n]+)/copyright$", "\n".join(archive.namelist()), re.M))
 
 
 def write_sbom(version, commit, wheel, libtorch_wheels, out):
@@ -92,7 +91,9 @@ def write_sbom(version, commit, wheel, libtorch_wheels, out):
 
 def build_image(version, options, out):
     archive = out / f"tandem-{version}-cpu-image.tar"
-    subprocess.run([ROOT / "deploy/container/build.sh", "cpu", "--archive", archive, *options], check=True, stdout=sys.stderr)
+    done = subprocess.run([ROOT / "deploy/container/build.sh", "cpu", "--archive", archive, *options], check=False, stdout=sys.stderr)
+    if done.returncode != 0:
+        raise SystemExit("the image was not built; the lines above say why. --without-image makes a release without it")
     return archive
 
 

@@ -85,6 +85,8 @@ def test_the_context_holds_the_sources_and_nothing_that_was_built_fetched_or_is_
         assert recipe.ignored(path, PATTERNS), path
     top = re.findall(r"^add_subdirectory\((\w+)\)", (SOURCE / "CMakeLists.txt").read_text(), re.M)
     assert len(top) > 5
+    top += re.findall(r"^add_subdirectory\(\$\{PROJECT_SOURCE_DIR\}/([\w/]+)", (SOURCE / "tests/CMakeLists.txt").read_text(), re.M)
+    assert "python/tests" in top
     for path in ("CMakeLists.txt", "CMakePresets.json", "LICENSE", "cmake/libtorch.cmake", "examples/demo.yaml",
                  "deploy/setup/install.sh", *(f"{folder}/CMakeLists.txt" for folder in top)):
         assert not recipe.ignored(path, PATTERNS), path
