@@ -31,9 +31,10 @@ void BindOptions(OptionBinder& binder, EnvironmentOptions& options) {
                 {{"sum", TurnRewards::kSum}, {"per_turn", TurnRewards::kPerTurn}},
                 "rewards that come turn by turn: their sum is the completion's, or each belongs to "
                 "its turn, as process rewards do to their steps");
-  binder.Text("interpreter", &options.interpreter,
-              "program that runs it; empty: TANDEM_PYTHON, which the `tandem` of the Python package "
-              "sets to its own, else python3 of the active environment (VIRTUAL_ENV), else of PATH");
+  binder.Text(
+      "interpreter", &options.interpreter,
+      "program that runs it; empty: TANDEM_PYTHON, which the `tandem` of the Python package "
+      "sets to its own, else python3 of the active environment (VIRTUAL_ENV), else of PATH");
   binder.Integer("workers", &options.workers, {.min = 1, .max = 1024}, "processes",
                  "that play beside each other, each many completions at once");
   binder.Number("step_timeout_seconds", &options.step_timeout_seconds,

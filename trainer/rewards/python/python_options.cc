@@ -42,9 +42,10 @@ void BindOptions(OptionBinder& binder, PythonRewardOptions& options) {
                  {"messages", CompletionForm::kMessages}},
                 "what functions get: messages where the prompt of the data's line is messages, as "
                 "TRL does, or always text, or always messages");
-  binder.Text("interpreter", &options.interpreter,
-              "program that runs them; empty: TANDEM_PYTHON, which the `tandem` of the Python package "
-              "sets to its own, else python3 of the active environment (VIRTUAL_ENV), else of PATH");
+  binder.Text(
+      "interpreter", &options.interpreter,
+      "program that runs them; empty: TANDEM_PYTHON, which the `tandem` of the Python package "
+      "sets to its own, else python3 of the active environment (VIRTUAL_ENV), else of PATH");
   binder.Number("timeout_seconds", &options.timeout_seconds, {.min = 0, .exclusive_min = true}, "s",
                 "longest call, which is about the completions of one group; then the process, with "
                 "what it started, is killed");
