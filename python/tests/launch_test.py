@@ -52,7 +52,7 @@ def test_programs_are_looked_for_in_the_named_folder_then_in_the_package_then_on
 def test_a_folder_that_is_named_and_lacks_the_program_is_an_error_and_no_other_is_taken(nowhere, tmp_path, monkeypatch):
     program(tmp_path / "path", "tandem")
     monkeypatch.setenv("TANDEM_BIN", str(tmp_path))
-    with pytest.raises(launch.ProgramNotFound, match=f"tandem is not in the directory TANDEM_BIN={tmp_path}: build it with"):
+    with pytest.raises(launch.ProgramNotFound, match=f"tandem is not in the directory TANDEM_BIN={tmp_path}: install the wheel"):
         launch.find_binary("tandem")
 
 

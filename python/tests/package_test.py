@@ -159,17 +159,52 @@ def test_the_types_are_complete(checkout, tmp_path):
     assert done.returncode == 0, done.stdout
 
 
+USERS_TYPES = """
+from typing import Any
+
+from tandem_rl.environments import Observation, TextEnvironment
+from tandem_rl.rewards import Reward, Score
+
+
+class Longer(Reward):
+    def __call__(self, completions: list[str], answer: list[str], **columns: Any) -> list[Score]:
+        return [1.0, None, {"reward": 0.5, "parts": {"length": 0.5}}]
+
+
+class Echo(TextEnvironment):
+    def reset(self, seed: int) -> Observation:
+        return "Begin."
+
+    def step(self, text: str) -> tuple[Observation, float | None, bool]:
+        return {"role": "user", "content": text}, None, False
+
+
+Longer()([], [])
+Echo().step(5)
+"""
+
+
+def test_bases_of_users_have_types(site, tmp_path):
+    (tmp_path / "users.py").write_text(USERS_TYPES)
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--python-executable", site.parents[2] / "bin/python",
+                           "--cache-dir", tmp_path / "cache", "users.py"], cwd=tmp_path, text=True, capture_output=True, timeout=280,
+                          env=environment)
+    assert [line.split(": ", 1)[1] for line in done.stdout.splitlines()[:-1]] == [
+        'error: Argument 1 to "step" of "Echo" has incompatible type "int"; expected "str"  [arg-type]'], done.stdout
+
+
 def test_the_console_scripts_become_the_programs(site):
     """Each finds the program on PATH behind itself."""
     folder = site.parents[2] / "programs"
     folder.mkdir()
     for name in ("tandem", "rollout_server", "trainer"):
-        (folder / name).write_text(f'#!/bin/sh\necho {name} "$@"\nexit 7\n')
+        (folder / name).write_text(f'#!/bin/sh\necho {name} "$@" $TANDEM_PYTHON\nexit 7\n')
         (folder / name).chmod(0o755)
         path = f"{site.parents[2] / 'bin'}:{folder}"
         environment = {"PATH": f"{path}:/usr/bin:/bin"}
         done = subprocess.run([site.parents[2] / "bin" / name, "a b", "--c"], env=environment, text=True, capture_output=True, timeout=60)
-        assert (done.stdout, done.returncode) == (f"{name} a b --c\n", 7), done.stderr
+        assert (done.stdout, done.returncode) == (f"{name} a b --c {site.parents[2]}/bin/python\n", 7), done.stderr
     missing = subprocess.run([site.parents[2] / "bin/tandem"], env={"PATH": str(site.parents[2] / "bin")}, text=True,
                              capture_output=True, timeout=60)
     assert missing.returncode == 127 and "make build" in missing.stderr and "Traceback" not in missing.stderr

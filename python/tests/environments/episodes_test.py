@@ -58,6 +58,13 @@ def test_an_episode_goes_from_reset_to_done(start):
     assert "none comes next" in worker.step("c", 3, 12)["error"]
 
 
+def test_a_class_may_have_the_base_of_the_package(start):
+    worker = start("from tandem_rl.environments import TextEnvironment\nclass Env(TextEnvironment):\n"
+                   "  def step(self, text):\n    return None, len(text), True\n")
+    assert worker.open(1) == {"episode": 1, "turn": 0, "messages": []}
+    assert worker.step("four", 1, 1)["reward"] == 4
+
+
 def test_episodes_beside_each_other_have_objects_of_their_own(start):
     worker = start(COUNT, kwargs={"limit": "3"})
     worker.open(1)

@@ -96,6 +96,14 @@ def test_a_plain_prompt_gives_texts_and_the_columns_as_lists(start):
                    "trainer_state": {"global_step": 3, "max_steps": 9}}
 
 
+def test_a_class_may_have_the_base_of_the_package(start):
+    worker = start("from tandem_rl.rewards import Reward\nclass Longer(Reward):\n  def __init__(self, most): self.most = most\n"
+                   "  def __call__(self, completions, **kwargs): return [float(len(text) > self.most) for text in completions]\n",
+                   ("my_reward.py:Longer(most=3)",))
+    assert worker.hello == {"ready": True}
+    assert worker.rewards({"prompt": "What?"}, ["one", "seven"]) == [0, 1]
+
+
 def test_a_prompt_of_messages_gives_messages_as_in_trl(start):
     messages = [{"role": "user", "content": "What?"}]
     got = seen(start(SEE), {"prompt": messages, "solution": "7"})
