@@ -4,7 +4,10 @@
     .deps/wheel-venv/bin/python deploy/release/build_tarball.py --wheel build/wheel/tandem_rl-*.whl --out build/release-files
 
     tandem-VERSION-linux-x86_64/bin       links to the programs
-    tandem-VERSION-linux-x86_64/python    the wheel, and beside it the libraries of LibTorch's wheels in their own folders"""
+    tandem-VERSION-linux-x86_64/python    the wheel, and beside it the libraries of LibTorch's wheels in their own folders
+
+The C++ library is added to those that auditwheel grafted: its promise is kept wherever there is a package manager in C++, and a
+smaller system may lack it."""
 import argparse
 import email
 import os
@@ -15,9 +18,10 @@ import tarfile
 import tempfile
 import zipfile
 
-from build_wheel import ROOT, prepare, run
+from build_wheel import ROOT, copy_copyrights, prepare, run
 
 PROGRAMS = ("tandem", "rollout_server", "trainer")
+CPP_RUNTIME = ("libstdc++.so.6", "libgcc_s.so.1")
 README = """Tandem {version}: rollout server, trainer and drift lab.
 
 bin/tandem demo trains a small model on this machine; it makes the model with python3, pip and the packages numpy and gguf, or takes
@@ -57,6 +61,15 @@ def add_libtorch(binaries, python):
     return distributions
 
 
+def add_cpp_runtime(binaries, python):
+    """The C++ library of this system under its own name, where the run path of the programs finds it before the system's."""
+    found = run("ldd", binaries / "tandem").split()
+    libraries = [pathlib.Path(found[found.index(name) + 2]).resolve() for name in CPP_RUNTIME]
+    for name, library in zip(CPP_RUNTIME, libraries, strict=True):
+        shutil.copyfile(library, python / "tandem_rl.libs" / name)
+    copy_copyrights(libraries, python / "tandem_rl/share/doc")
+
+
 def pack(tree, archive, moment):
     """A tar of one owner and one moment, in sorted order, so that the same files give the same archive."""
     def plain(member):
@@ -77,12 +90,14 @@ def pack(tree, archive, moment):
 
 
 def build(wheel, binaries, out):
-    """(path of the archive, the wheels of LibTorch whose libraries are in it as NAME==VERSION)"""
+    """(path of the archive, the Debian packages whose libraries are in it, the wheels of LibTorch as NAME==VERSION)"""
     version = wheel.name.split("-")[1]
     with tempfile.TemporaryDirectory(dir=out) as temporary:
         tree = pathlib.Path(temporary, f"tandem-{version}-linux-x86_64")
         unpack(wheel, tree / "python")
         wheels = add_libtorch(binaries, tree / "python")
+        add_cpp_runtime(binaries, tree / "python")
+        packages = sorted(path.parent.name for path in (tree / "python/tandem_rl/share/doc").glob("*/copyright"))
         (tree / "bin").mkdir()
         for program in PROGRAMS:
             (tree / "bin" / program).symlink_to(f"../python/tandem_rl/bin/{program}")
@@ -90,7 +105,7 @@ def build(wheel, binaries, out):
         (tree / "README").write_text(README.format(version=version))
         archive = out / f"{tree.name}.tar.gz"
         pack(tree, archive, int(os.environ["SOURCE_DATE_EPOCH"]))
-    return archive, wheels
+    return archive, packages, wheels
 
 
 def main():
@@ -100,7 +115,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True, help="directory for the archive")
     args = parser.parse_args()
     prepare(parser, args)
-    archive, _ = build(args.wheel, args.bin, args.out)
+    archive, _, _ = build(args.wheel, args.bin, args.out)
     print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB")
 
 

@@ -65,22 +65,16 @@ def build_source_archive(version, out):
     return archive
 
 
-def debian_packages_of(wheel):
-    """The Debian packages whose libraries auditwheel grafted: those whose copyright files are in the wheel. auditwheel's own list
-    lacks packages that know their files by /lib where /usr is merged."""
-    with zipfile.ZipFile(wheel) as archive:
-        return sorted(re.findall(r"^tandem_rl/share/doc/([^/\n]+)/copyright$", "\n".join(archive.namelist()), re.M))
-
-
-def write_sbom(version, commit, wheel, libtorch_wheels, out):
-    """SPDX of the programs in the wheel and in the archive: grafted Debian packages, LibTorch's wheels, and what is compiled in."""
+def write_sbom(version, commit, packages, libtorch_wheels, out):
+    """SPDX of the programs in the wheel and in the archive: Debian packages whose libraries are in it (auditwheel's own list lacks
+    those that know their files by /lib where /usr is merged), LibTorch's wheels, and what is compiled in."""
     os_release = pathlib.Path("/usr/lib/os-release").read_text()
     site, = (ROOT / ".deps/venv/lib").glob("python3*/site-packages")
     with tempfile.TemporaryDirectory() as folder:
         run(ROOT / "deploy/container/linked_parts.sh", folder)
         linked = [*sbom.crates(json.loads(pathlib.Path(folder, "crates.json").read_text())),
                   *sbom.compiled_in(pathlib.Path(folder, "built-in.txt").read_text().split(), os_release)]
-    status = run("dpkg-query", "-s", *debian_packages_of(wheel))
+    status = run("dpkg-query", "-s", *packages)
     shared = [*sbom.debian_packages(status, os_release), *sbom.wheels(libtorch_wheels, site)]
     moment = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
     document = sbom.document(version, commit, moment.strftime("%Y-%m-%dT%H:%M:%SZ"), shared, linked)
@@ -179,8 +173,8 @@ def make(binaries, out, image_options):
     files = {"wheel": build_wheel.build(binaries, out)}
     files["sdist"] = build_sdist(out)
     say("the archive of the programs")
-    files["tarball"], libtorch_wheels = build_tarball.build(files["wheel"], binaries, out)
-    files["sbom"] = write_sbom(version, commit, files["wheel"], libtorch_wheels, out)
+    files["tarball"], packages, libtorch_wheels = build_tarball.build(files["wheel"], binaries, out)
+    files["sbom"] = write_sbom(version, commit, packages, libtorch_wheels, out)
     files["source"] = build_source_archive(version, out)
     if image_options is not None:
         say("the image, which compiles the programs in a container")

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
+import zipfile
 
 import pytest
 
@@ -103,12 +104,13 @@ def ubuntu():
 
 
 def make_root(distribution, packages, folder):
-    """A root with `packages`, unpacked into `folder` out of a tar that is kept."""
+    """A root with `packages` and apt, or without packages one that has neither apt nor the C++ library in Ubuntu's case. Unpacked
+    into `folder` out of a tar that is kept."""
     kept = FOLDER / f"{distribution.name}-{'python' if packages else 'bare'}.tar"
     if not kept.exists():
         partial = kept.with_suffix(".partial.tar")
-        include = [f"--include={','.join(packages)}"] if packages else []
-        checked("mmdebstrap", "--variant=minbase", "--quiet", *include, *distribution.options, distribution.suite, partial,
+        kind = ["--variant=apt", f"--include={','.join(packages)}"] if packages else ["--variant=minbase"]
+        checked("mmdebstrap", "--quiet", *kind, *distribution.options, distribution.suite, partial,
                 *distribution.mirror)
         partial.rename(kept)
     folder.mkdir(parents=True)
@@ -149,9 +151,11 @@ def test_the_demo_runs_after_pip_install_and_fetches_its_model_once(installed):
     installed(DEMO)
 
 
-def test_the_client_starts_the_server_and_gets_the_bits_of_this_build(installed):
+def test_the_client_starts_the_server_and_gets_the_bits_of_this_build(installed, release, tmp_path):
     there = installed(f"v/bin/python -c '{CLIENT}' /root/.cache/tandem/smollm2-135m-instruct")
-    here = checked(sys.executable, "-c", CLIENT, SOURCE / "models/smollm2-135m-instruct")
+    with zipfile.ZipFile(next(release.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path)  # the generated modules; the programs are those of TANDEM_BIN
+    here = checked("env", f"PYTHONPATH={tmp_path}", sys.executable, "-c", CLIENT, SOURCE / "models/smollm2-135m-instruct")
     assert json.loads(there) == json.loads(here)
 
 
