@@ -120,7 +120,7 @@ def test_every_turn_of_an_environment_continues_the_turns_before(server, stubs):
         assert [np.float32(x) for x in ids["completion_logprobs"]] == list(np.array(wanted.behaviour_logprobs, np.float32))
 
 
-def test_tools_are_given_to_the_template_and_a_turn_without_a_call_ends_the_rollout(server):
+def test_an_environment_with_tools_ends_at_a_turn_without_a_call(server):
     rollout, = evaluate(server.url, "tools", {"temperature": 0, "max_tokens": 16})
     assert rollout["tools"] == ["add"] and rollout["error"] is None and rollout["stop"] == "no_tools_called"
     assert len(rollout["turns"]) == 1 and rollout["metrics"]["total_tool_calls"] == 0
@@ -141,6 +141,15 @@ def test_what_the_server_refuses_is_the_error_of_the_rollout(server, sampling, m
 def test_a_prompt_that_leaves_no_place_ends_the_rollout_as_too_long(server):
     for one in evaluate(server.url, "sums", {"max_tokens": 8192}):
         assert (one["stop"], one["error"], one["completion"]) == ("prompt_too_long", None, [])
+
+
+def test_rollouts_that_find_the_queue_full_are_asked_for_again_by_the_client():
+    settings = ["--set", "server.max_queued_groups=1", "--set", "server.engine.max_batch_sequences=1"]
+    with Server(SMOLLM2, "--served-model-name", "smollm2", *settings, http=True) as server:
+        rollouts = evaluate(server.url, "sums", {"temperature": 0, "max_tokens": 16}, rollouts=4, client={"max_retries": 200})
+        refusals = re.search(r'^tandem_rejections_total\{reason="RESOURCE_EXHAUSTED"\} (\d+)', metrics(server), re.M)
+    assert refusals and int(refusals[1]) > 0
+    assert len(rollouts) == 12 and all(one["error"] is None and one["completion"] for one in rollouts)
 
 
 def test_a_server_that_is_not_there_is_told_from_one_that_dies_on_the_way():
