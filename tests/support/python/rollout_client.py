@@ -78,6 +78,16 @@ def as_caller(channel, secret=None):
     return grpc.intercept_channel(channel, _SecretInterceptor(secret or secrets.token_hex(32)))
 
 
+def grpc_completions(stubs, server, prompt, n=1, **sampling):
+    """The completions of one group through GenerateGroup, in order of index. `stubs` are those of load_stubs."""
+    rollout, rollout_grpc = stubs[0], stubs[1]
+    request = rollout.GenerateGroupRequest(prompt_token_ids=prompt, num_completions=n,
+                                           sampling=rollout.SamplingParams(**sampling))
+    found = [one.completion for one in rollout_grpc.RolloutServiceStub(server.channel).GenerateGroup(request, timeout=60)
+             if one.HasField("completion")]
+    return sorted(found, key=lambda one: one.index)
+
+
 class Server:
     """A rollout server on a free port or on `port`. Use it as a context manager. `credentials` are those of the caller if the
     server uses TLS. With `http` it also speaks HTTP, at `url`."""
