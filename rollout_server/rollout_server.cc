@@ -130,7 +130,8 @@ struct RolloutServer::Impl {
   void MakeTextServices() {
     if (!engine.has_tokenizer()) return;
     const std::string& name = options.served_model_name;
-    reader.emplace(&engine.tokenizer(), FactsOf(parts, name.empty() ? options.model : name));
+    reader.emplace(&engine.tokenizer(),
+                   FactsOf(parts, name.empty() ? options.model : name, options.model));
     vllm_inference = MakeVllmInference(parts, &reader->facts(), &reader->prompts(), &text_worker);
     vllm_control = MakeVllmControl(parts, &reader->facts(), &control);
   }

@@ -35,6 +35,7 @@ constexpr MethodRoles kTable[] = {
     {"/v1/models", kReaders},
     {"/v1/completions", kSamplers},
     {"/v1/chat/completions", kSamplers},
+    {"/v1/chat/completions/tokens", kSamplers},
     {"/inference/v1/generate", kSamplers},
     {"/tokenize", kSamplers},
     {"/detokenize", kSamplers},

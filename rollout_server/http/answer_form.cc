@@ -234,8 +234,12 @@ class Completions : public AnswerForm {
 class Chat : public AnswerForm {
  public:
   Json Choice(const AnswerContext& context, const ShownChoice& shown) const override {
-    Json json = {{"index", shown.choice},
-                 {"message", {{"role", "assistant"}, {"content", shown.text}}}};
+    Json message = {{"role", "assistant"}, {"content", shown.text}};
+    if (!shown.calls.empty()) {
+      if (shown.text.empty()) message["content"] = nullptr;
+      message["tool_calls"] = Calls(context, shown, /*with_index=*/false);
+    }
+    Json json = {{"index", shown.choice}, {"message", std::move(message)}};
     AddTokens(context, shown, &json);
     return json;
   }
@@ -243,6 +247,9 @@ class Chat : public AnswerForm {
     Json delta = Json::object();
     if (shown.is_first) delta["role"] = "assistant";
     if (shown.is_first || !shown.text.empty()) delta["content"] = shown.text;
+    if (!shown.calls.empty()) {
+      delta["tool_calls"] = Calls(context, shown, /*with_index=*/true);
+    }
     Json json = {{"index", shown.choice}, {"delta", std::move(delta)}};
     AddTokens(context, shown, &json);
     return json;
@@ -259,9 +266,25 @@ class Chat : public AnswerForm {
   }
 
  private:
+  static Json Calls(const AnswerContext& context, const ShownChoice& shown, bool with_index) {
+    Json calls = Json::array();
+    for (size_t i = 0; i < shown.calls.size(); ++i) {
+      const ToolCall& call = shown.calls[i];
+      Json one = Json::object();
+      if (with_index) one["index"] = i;
+      one["id"] = absl::StrCat("call-", context.id, "-", shown.choice, "-", i);
+      one["type"] = "function";
+      one["function"] = {{"name", call.name}, {"arguments", call.arguments}};
+      calls.push_back(std::move(one));
+    }
+    return calls;
+  }
   static void AddTokens(const AnswerContext& context, const ShownChoice& shown, Json* json) {
     (*json)["logprobs"] = context.rules.logprobs ? EntryLogprobs(context, shown.tokens) : Json();
     AddCommon(context, shown, json);
+    if (!shown.calls.empty() && (*json)["finish_reason"] == "stop") {
+      (*json)["finish_reason"] = "tool_calls";
+    }
   }
   static void AddPrompt(const AnswerContext& context, Json* json) {
     if (context.rules.token_ids) (*json)["prompt_token_ids"] = context.job.prompts[0];

@@ -13,6 +13,7 @@
 #include "rollout_server/completions/completion_run.h"
 #include "rollout_server/http/json_fields.h"
 #include "rollout_server/http/request_fields.h"
+#include "rollout_server/http/tool_calls.h"
 
 namespace tandem::rollout {
 
@@ -39,6 +40,7 @@ struct ShownChoice {
   size_t choice = 0;
   bool is_first = true;  // piece
   std::string text;
+  std::vector<ToolCall> calls;  // of a chat that offers tools
   std::vector<ShownToken> tokens;
   int64_t num_characters_before = 0;             // of this completion
   const FinishedCompletion* finished = nullptr;  // null: more pieces come

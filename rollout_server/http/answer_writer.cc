@@ -48,6 +48,7 @@ class Writer : public std::enable_shared_from_this<Writer> {
   struct Stream {
     explicit Stream(const TextRules* rules) : text(rules) {}
     ChoiceText text;
+    HeldCalls calls;                    // used where calls of tools are read
     bool begun = false, waits = false;  // for the next piece
     ShownChoice shown;                  // then
     CompletionPtr last;                 // what it shows, once it has ended
@@ -83,6 +84,7 @@ class Writer : public std::enable_shared_from_this<Writer> {
     Stream& stream = StreamOf(drawn.choice);
     absl::StatusOr<std::string> text = stream.text.Add(drawn.token->id);
     if (!text.ok()) return Fail(text.status());
+    if (context_.rules.tool_calls) *text = stream.calls.Add(*text);
     const DrawnToken& token = *drawn.token;
     const float logprob = context_.rules.raw_logprobs ? token.raw_logprob : token.behaviour_logprob;
     ++num_drawn_tokens_;
@@ -97,7 +99,14 @@ class Writer : public std::enable_shared_from_this<Writer> {
       stream.last = completed.completion;
       absl::StatusOr<std::string> text = stream.text.Finish(completion);
       if (!text.ok()) return Fail(text.status());
-      return Show(completed.choice, stream, {.text = *std::move(text), .finished = &completion});
+      ShownChoice more = {.text = *std::move(text), .finished = &completion};
+      if (context_.rules.tool_calls) {
+        more.text = stream.calls.Add(more.text);
+        CallingTurn turn = stream.calls.Finish();
+        more.text += turn.content;
+        more.calls = std::move(turn.calls);
+      }
+      return Show(completed.choice, stream, std::move(more));
     }
     num_drawn_tokens_ += completion.num_tokens();
     completions_[completed.choice] = completed.completion;
@@ -145,6 +154,7 @@ class Writer : public std::enable_shared_from_this<Writer> {
     stream.num_characters += CharactersIn(more.text);
     shown.text += more.text;
     for (ShownToken& token : more.tokens) shown.tokens.push_back(std::move(token));
+    shown.calls = std::move(more.calls);
     shown.finished = more.finished;
   }
 
@@ -176,6 +186,11 @@ class Writer : public std::enable_shared_from_this<Writer> {
         absl::StatusOr<std::string> text = TextOf(context_.text, *shown.finished);
         if (!text.ok()) return Fail(text.status());
         shown.text = *std::move(text);
+        if (context_.rules.tool_calls) {
+          CallingTurn turn = ReadToolCalls(shown.text);
+          shown.text = std::move(turn.content);
+          shown.calls = std::move(turn.calls);
+        }
       }
       choices.push_back(form_.Choice(context_, shown));
     }

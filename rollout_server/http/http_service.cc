@@ -67,6 +67,7 @@ struct HttpService::Impl {
         {"/v1/models", {"GET", &Impl::Models}},
         {"/v1/completions", {"POST", &Impl::Completions}},
         {"/v1/chat/completions", {"POST", &Impl::ChatCompletions}},
+        {"/v1/chat/completions/tokens", {"POST", &Impl::ChatOfIds}},
         {"/inference/v1/generate", {"POST", &Impl::Generate}},
         {"/tokenize", {"POST", &Impl::Tokenize}},
         {"/detokenize", {"POST", &Impl::Detokenize}},
@@ -147,7 +148,7 @@ struct HttpService::Impl {
                       {"object", "model"},
                       {"created", started},
                       {"owned_by", "tandem"},
-                      {"root", facts.name},
+                      {"root", facts.root},
                       {"parent", parent},
                       {"max_model_len", facts.context_tokens},
                       {"vocab_size", facts.vocab_size},
@@ -255,6 +256,10 @@ struct HttpService::Impl {
 
   void ChatCompletions(const std::shared_ptr<HttpCall>& call) {
     Complete(call, reader.ReadChat(call->body()), ChatForm(), "chatcmpl-");
+  }
+
+  void ChatOfIds(const std::shared_ptr<HttpCall>& call) {
+    Complete(call, reader.ReadChat(call->body(), /*with_ids=*/true), ChatForm(), "chatcmpl-");
   }
 
   void Generate(const std::shared_ptr<HttpCall>& call) {

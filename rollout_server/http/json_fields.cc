@@ -39,6 +39,14 @@ int64_t IntegerOf(const Json& value) {
   return value.is_number_float() ? static_cast<int64_t>(value.get<double>()) : value.get<int64_t>();
 }
 
+// A number that a caller wrote as a text, "3", is taken for the number, as vLLM does: command lines
+// of clients pass options on as texts.
+const Json& NumberIn(const Json& value, Json* parsed) {
+  if (!value.is_string()) return value;
+  *parsed = Json::parse(value.get_ref<const std::string&>(), nullptr, /*allow_exceptions=*/false);
+  return parsed->is_number() ? *parsed : value;
+}
+
 }  // namespace
 
 std::string JsonText(const Json& json) {
@@ -89,7 +97,9 @@ void JsonFields::Wrong(const std::string& name, const Json& value, const std::st
 std::optional<double> JsonFields::Number(const std::string& name) {
   const Json* const value = Find(name);
   if (value == nullptr) return std::nullopt;
-  if (value->is_number()) return value->get<double>();
+  Json parsed;
+  const Json& number = NumberIn(*value, &parsed);
+  if (number.is_number()) return number.get<double>();
   Wrong(name, *value, "a number");
   return std::nullopt;
 }
@@ -97,8 +107,10 @@ std::optional<double> JsonFields::Number(const std::string& name) {
 std::optional<int64_t> JsonFields::Integer(const std::string& name, int64_t least, int64_t most) {
   const Json* const value = Find(name);
   if (value == nullptr) return std::nullopt;
-  if (IsInteger(*value) && IntegerOf(*value) >= least && IntegerOf(*value) <= most) {
-    return IntegerOf(*value);
+  Json parsed;
+  const Json& number = NumberIn(*value, &parsed);
+  if (IsInteger(number) && IntegerOf(number) >= least && IntegerOf(number) <= most) {
+    return IntegerOf(number);
   }
   Wrong(name, *value, absl::StrCat("an integer from ", least, " to ", most));
   return std::nullopt;

@@ -86,10 +86,7 @@ absl::StatusOr<std::string> Tools(JsonFields& fields) {
     return BadField("tool_choice", absl::StrCat("tool_choice is ", JsonText(*choice),
                                                 ", want auto or none: a call cannot be forced"));
   }
-  if (tools == nullptr || tools->empty() || (choice != nullptr && *choice == "none")) {
-    return std::string();
-  }
-  return JsonText(*tools);
+  return OffersTools(fields) ? JsonText(*tools) : std::string();
 }
 
 // -1: the context; the last tokens stay.
@@ -100,6 +97,12 @@ void Truncate(std::optional<int64_t> most, int64_t context_tokens, std::vector<i
 }
 
 }  // namespace
+
+bool OffersTools(JsonFields& fields) {
+  const Json* const tools = fields.Find("tools");
+  const Json* const choice = fields.Find("tool_choice");
+  return tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
+}
 
 int64_t PromptReader::LongestTokenBytes() const {
   std::call_once(measured_, [this] {

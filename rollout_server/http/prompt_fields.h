@@ -16,6 +16,9 @@
 
 namespace tandem::rollout {
 
+// Whether a chat has `tools`, and tool_choice lets the model call them.
+bool OffersTools(JsonFields& fields);
+
 // Thread-safe.
 class PromptReader {
  public:

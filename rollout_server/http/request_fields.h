@@ -14,6 +14,7 @@ namespace tandem::rollout {
 // What the requests are checked against.
 struct ModelFacts {
   std::string name;  // by which callers know the model
+  std::string root;  // its directory or name on the Hub, as the server was started with
   std::vector<std::string> adapters;
   int64_t vocab_size = 0;
   int64_t context_tokens = 0;
@@ -35,6 +36,7 @@ struct AnswerRules {
   bool tokens_as_ids = false;  // "token_id:17" in place of the token's text
   bool skip_special_tokens = true;
   bool include_stop = false;
+  bool tool_calls = false;  // are read out of the text
 };
 
 inline constexpr int64_t kMostTokens = 1 << 24;

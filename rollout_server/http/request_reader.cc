@@ -56,8 +56,9 @@ void ReadLogprobCount(JsonFields& fields, const char* name, AnswerContext* conte
 
 }  // namespace
 
-ModelFacts FactsOf(const ServiceParts& parts, const std::string& name) {
+ModelFacts FactsOf(const ServiceParts& parts, const std::string& name, const std::string& root) {
   ModelFacts facts = {.name = name,
+                      .root = root,
                       .vocab_size = parts.model->config.vocab_size,
                       .context_tokens = parts.model->config.max_position_embeddings,
                       .kv_capacity_tokens = parts.engine->stats().kv_capacity_tokens,
@@ -97,7 +98,8 @@ absl::StatusOr<AnswerContext> RequestReader::ReadCompletions(const std::string& 
   return context;
 }
 
-absl::StatusOr<AnswerContext> RequestReader::ReadChat(const std::string& body) const {
+absl::StatusOr<AnswerContext> RequestReader::ReadChat(const std::string& body,
+                                                      bool with_ids) const {
   TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   JsonFields fields(json);
   AnswerContext context;
@@ -119,8 +121,13 @@ absl::StatusOr<AnswerContext> RequestReader::ReadChat(const std::string& body) c
   fields.Ignore({"reasoning_effort", "include_reasoning"});
   auto most = fields.Integer("max_completion_tokens", 1, kMostTokens);
   if (const auto other = fields.Integer("max_tokens", 1, kMostTokens); !most) most = other;
-  TANDEM_RETURN_IF_ERROR(fields.status());
-  TANDEM_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, prompts_.ReadChat(fields));
+  if (OffersTools(fields)) {
+    context.rules.tool_calls = true;
+    // The tags of calls are special tokens of some models.
+    if (fields.Find("skip_special_tokens") == nullptr) context.rules.skip_special_tokens = false;
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::vector<int32_t> prompt,
+                          with_ids ? ReadIds(fields, "tokens") : prompts_.ReadChat(fields));
   const int64_t size = std::ssize(prompt);
   context.job.prompts.push_back(std::move(prompt));
   context.job.sampling.max_new_tokens =
@@ -129,13 +136,20 @@ absl::StatusOr<AnswerContext> RequestReader::ReadChat(const std::string& body) c
   return context;
 }
 
+absl::StatusOr<std::vector<int32_t>> RequestReader::ReadIds(JsonFields& fields,
+                                                            const std::string& name) const {
+  auto ids = fields.Ids(name, 0, facts_.vocab_size - 1);
+  TANDEM_RETURN_IF_ERROR(fields.status());
+  if (!ids || ids->empty()) return BadField(name, name + " is missing, want at least one token id");
+  return *std::move(ids);
+}
+
 absl::StatusOr<AnswerContext> RequestReader::ReadGenerate(const std::string& body) const {
   TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   JsonFields fields(json);
   AnswerContext context;
   TANDEM_RETURN_IF_ERROR(ReadModel(fields, facts_, &context.job));
   ReadDelivery(fields, &context.rules);
-  auto ids = fields.Ids("token_ids", 0, facts_.vocab_size - 1);
   const std::string request_id = fields.Text("request_id").value_or("");
   const std::string salt = fields.Text("cache_salt").value_or("");
   const int64_t priority = fields.Integer("priority", -(1 << 30), 1 << 30).value_or(0);
@@ -145,10 +159,7 @@ absl::StatusOr<AnswerContext> RequestReader::ReadGenerate(const std::string& bod
       "kv_transfer_params", [](const Json& value) { return value.empty(); }, "");
   fields.Ignore({"session_id"});
   const Json* const sampling = fields.Find("sampling_params");
-  TANDEM_RETURN_IF_ERROR(fields.status());
-  if (!ids || ids->empty()) {
-    return BadField("token_ids", "token_ids is missing, want at least one token id");
-  }
+  TANDEM_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ReadIds(fields, "token_ids"));
   const Json none = Json::object();
   if (sampling != nullptr && !sampling->is_object()) {
     return BadField("sampling_params", "sampling_params is no object");
@@ -163,8 +174,8 @@ absl::StatusOr<AnswerContext> RequestReader::ReadGenerate(const std::string& bod
   context.job.request_id = request_id;
   context.job.cache_salt = salt;
   context.job.priority = static_cast<int32_t>(-priority);
-  const int64_t size = std::ssize(*ids);
-  context.job.prompts.push_back(*std::move(ids));
+  const int64_t size = std::ssize(ids);
+  context.job.prompts.push_back(std::move(ids));
   context.job.sampling.max_new_tokens =
       most ? static_cast<int32_t>(*most) : RoomFor(facts_, size, context.job.num_completions);
   TANDEM_RETURN_IF_ERROR(Finish(facts_, inner, &context));

@@ -12,7 +12,7 @@
 namespace tandem::rollout {
 
 // `name`: by which callers know the model.
-ModelFacts FactsOf(const ServiceParts& parts, const std::string& name);
+ModelFacts FactsOf(const ServiceParts& parts, const std::string& name, const std::string& root);
 
 // Thread-safe. Errors of all methods: INVALID_ARGUMENT names the field (ParamOf), what was expected
 // and what came; NOT_FOUND for another model.
@@ -24,13 +24,18 @@ class RequestReader {
 
   // The job, what it shows, and the caller's request_id are set in the context that is returned.
   absl::StatusOr<AnswerContext> ReadCompletions(const std::string& body) const;  // OpenAI's
-  absl::StatusOr<AnswerContext> ReadChat(const std::string& body) const;         // OpenAI's
-  absl::StatusOr<AnswerContext> ReadGenerate(const std::string& body) const;     // vLLM's, of ids
+  // OpenAI's. `with_ids`: the field `tokens`, in which prime-rl's clients have the prompt's ids, so
+  // that earlier turns are not tokenised again; the messages are then not rendered.
+  absl::StatusOr<AnswerContext> ReadChat(const std::string& body, bool with_ids = false) const;
+  absl::StatusOr<AnswerContext> ReadGenerate(const std::string& body) const;  // vLLM's, of ids
 
   const ModelFacts& facts() const { return facts_; }
   const PromptReader& prompts() const { return prompts_; }
 
  private:
+  // The prompt as ids. Checks all fields that were read before.
+  absl::StatusOr<std::vector<int32_t>> ReadIds(JsonFields& fields, const std::string& name) const;
+
   const ModelFacts facts_;
   const PromptReader prompts_;
 };

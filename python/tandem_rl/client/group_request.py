@@ -21,7 +21,7 @@ class GroupOptions(TypedDict, total=False):
     stop_strings: Sequence[str]  # matched on the server's own text
     seed: int | None  # 64 bits; completions are a function of it; None: a random one, which Completion.seed tells
     ignore_eos: bool  # the model's own end tokens do not stop
-    top_logprobs: int  # this many of the likeliest ids come with each token, at most 64
+    top_logprobs: int  # this many of the likeliest ids come with each token, at most 128
     return_support: bool  # the ids that top_k, top_p and min_p left come with each token
     adapter: str  # one of ServerInfo.adapters; empty: what is served
     priority: int  # higher ones are admitted first

@@ -11,7 +11,7 @@
 
 namespace tandem::rollout {
 
-inline constexpr int32_t kMaxTopLogprobs = 64;
+inline constexpr int32_t kMaxTopLogprobs = 128;
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopStringBytes = 1024;
 inline constexpr size_t kMaxStopTokenIds = 1 << 18;  // a large vocabulary

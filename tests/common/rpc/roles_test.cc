@@ -64,6 +64,7 @@ TEST(MethodTableTest, HasEveryMethodOfEveryServiceAndEveryPathOfHttpOnce) {
                                   "/v1/models",
                                   "/v1/completions",
                                   "/v1/chat/completions",
+                                  "/v1/chat/completions/tokens",
                                   "/inference/v1/generate",
                                   "/tokenize",
                                   "/detokenize",

@@ -243,7 +243,7 @@ def test_texts_and_ids_are_those_of_the_tokenizer(server, reference):
     ({"prompt": "a", "logit_bias": {"5": 1}}, 400, "logit_bias", "not supported"),
     ({"prompt": "a", "best_of": 4}, 400, "best_of", "not supported"),
     ({"prompt": "a", "response_format": {"type": "json_object"}}, 400, "response_format", "no grammars"),
-    ({"prompt": "a", "logprobs": 1000}, 400, "logprobs", "0 to 64"),
+    ({"prompt": "a", "logprobs": 1000}, 400, "logprobs", "0 to 128"),
     ({"prompt": "a", "min_tokens": 20, "max_tokens": 3}, 400, "min_tokens", "more than max_tokens"),
     ({"prompt": "a", "stream_options": 3}, 400, "stream_options", "no object"),
     ({"prompt": "a" * 3000, "max_tokens": 4}, 400, None, "maximum context length is 512"),

@@ -2,33 +2,21 @@
 verifiers 0.4 on top of it. Both are installed by deploy/setup/install.sh --engines into an environment of their own."""
 import json
 import os
-import shutil
 import subprocess
 
 import numpy as np
 import pytest
-import safetensors.torch
 import transformers
 
 import page_commands
 import small_run
+import tool_caller
 from rollout_client import Server, grpc_completions, load_stubs
 
 SMOLLM2 = small_run.SOURCE / "models" / "smollm2-135m-instruct"
 ENVIRONMENT = small_run.SOURCE / ".deps/engines/renderers/bin"
 HERE = small_run.SOURCE / "tests/end_to_end/http"
 SUMS = {"What is 2 + 2?": "4", "What is 3 + 4?": "7", "What is 1 + 5?": "6"}  # of examples/verifiers_v1_sums.py
-
-# SmolLM2's template with calls of tools, as Qwen's has them.
-TEMPLATE = """\
-{% for message in messages %}{% if loop.first and message.role != 'system' %}{{ '<|im_start|>system
-You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
-' }}{% endif %}{{ '<|im_start|>' + message.role + '
-' + (message.content or '') }}{% for call in message.tool_calls or [] %}{{ '<tool_call>
-{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson + '}
-</tool_call>' }}{% endfor %}{{ '<|im_end|>
-' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
-' }}{% endif %}"""
 
 
 @pytest.fixture(scope="module")
@@ -144,21 +132,7 @@ def test_its_client_for_evaluations_gets_the_same_texts_without_ids(server, tmp_
 
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory):
-    """SmolLM2 with <tool_call> and </tool_call> as tokens, which its parser looks for. They take the places of two tokens of source
-    code that conversations do not have, with the embeddings of the words START and END, so that the model can copy them."""
-    folder = tmp_path_factory.mktemp("caller")
-    shutil.copytree(SMOLLM2, folder, dirs_exist_ok=True)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    embedding, vocabulary = tensors["model.embed_tokens.weight"], tokenizer["model"]["vocab"]
-    for old, new, word in (("<reponame>", "<tool_call>", "START"), ("<file_sep>", "</tool_call>", "END")):
-        place = vocabulary[new] = vocabulary.pop(old)
-        tokenizer["added_tokens"][place].update(content=new, special=False)
-        embedding[[place, vocabulary[word]]] = embedding[[vocabulary[word], place]]
-    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
-    return folder
+    return tool_caller.make(SMOLLM2, tmp_path_factory.mktemp("caller"))
 
 
 def test_an_agent_plays_the_calls_of_tools_that_the_client_reads_from_the_ids(caller, stubs, tmp_path):

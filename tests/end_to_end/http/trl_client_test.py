@@ -95,8 +95,8 @@ def test_weights_by_nccl_are_not_promised(client):
 def test_a_request_that_is_wrong_is_an_exception_with_the_servers_words(client):
     with pytest.raises(Exception, match="400.*repetition_penalty is 1.2: it is not supported"):
         client.generate([[5]], repetition_penalty=1.2)
-    with pytest.raises(Exception, match="400.*prompt_logprobs is 100, want an integer from 0 to 64"):
-        client.get_sequence_logprobs([[5, 9]], [1])
+    with pytest.raises(Exception, match="400.*prompt_logprobs is 200, want an integer from 0 to 128"):
+        client.get_sequence_logprobs([[5, 9]], [1], top_logprobs=200)
 
 
 def test_the_client_of_async_grpo_pauses_and_resumes(server):

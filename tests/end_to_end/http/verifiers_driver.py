@@ -3,6 +3,7 @@
 import json
 import sys
 
+import tool_prompt
 import verifiers as vf
 import verifiers_sums
 from datasets import Dataset
@@ -40,10 +41,19 @@ def tools():
     return vf.ToolEnv(dataset=data, tools=[add], max_turns=3, rubric=vf.Rubric(funcs=[verifiers_sums.right]))
 
 
-ENVIRONMENTS = {"sums": verifiers_sums.load_environment, "again": again, "tools": tools}
+def calls():
+    """Sums that are to be added with the tool, as the turns of the prompt show."""
+    data = Dataset.from_list([{"prompt": tool_prompt.MESSAGES, "answer": "4"}])
+    return vf.ToolEnv(dataset=data, tools=[add], max_turns=3, rubric=vf.Rubric(funcs=[verifiers_sums.right]))
+
+
+ENVIRONMENTS = {"sums": verifiers_sums.load_environment, "again": again, "tools": tools, "calls": calls}
 
 
 def plain(message):
+    """verifiers has messages of two kinds."""
+    if isinstance(message, dict):
+        return {"role": message["role"], "content": message["content"]}
     return {"role": message.role, "content": message.content}
 
 

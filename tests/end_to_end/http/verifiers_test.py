@@ -15,6 +15,7 @@ import transformers
 import free_ports
 import page_commands
 import small_run
+import tool_caller
 from rollout_client import Server, grpc_completions, load_stubs
 from waiting import wait_until
 
@@ -118,6 +119,28 @@ def test_every_turn_of_an_environment_continues_the_turns_before(server, stubs):
         wanted, = grpc_completions(stubs, server, ids["prompt_ids"], temperature=0.7, seed=5, max_new_tokens=20)
         assert ids["completion_ids"] == list(wanted.token_ids)
         assert [np.float32(x) for x in ids["completion_logprobs"]] == list(np.array(wanted.behaviour_logprobs, np.float32))
+
+
+def test_its_client_of_ids_continues_exactly_what_was_drawn(server, stubs):
+    sampling = {"temperature": 1.0, "seed": 5, "max_tokens": 20, **WITH_IDS}
+    rollout, = evaluate(server.url, "again", sampling, client={"client_type": "openai_chat_completions_token"})
+    assert rollout["error"] is None and len(rollout["turns"]) == 3
+    before = []
+    for ids in rollout["turns"]:
+        assert ids["prompt_ids"][:len(before)] == before
+        before = ids["prompt_ids"] + ids["completion_ids"]
+        wanted, = grpc_completions(stubs, server, ids["prompt_ids"], temperature=1.0, seed=5, max_new_tokens=20)
+        assert ids["completion_ids"] == list(wanted.token_ids)
+
+
+def test_an_environment_with_tools_plays_the_calls_that_the_model_writes(tmp_path_factory):
+    model = tool_caller.make(SMOLLM2, tmp_path_factory.mktemp("caller"))
+    with Server(model, "--numerics", "invariant", "--served-model-name", "smollm2", http=True) as server:
+        rollout, = evaluate(server.url, "calls", {"temperature": 0, "max_tokens": 40})
+    assert rollout["error"] is None and rollout["stop"] == "no_tools_called" and rollout["reward"] == 1
+    call, result, answer = rollout["completion"]
+    assert (result["role"], result["content"], answer["content"]) == ("tool", "4", "It is 4.")
+    assert rollout["metrics"]["total_tool_calls"] == 1
 
 
 def test_an_environment_with_tools_ends_at_a_turn_without_a_call(server):

@@ -3,6 +3,7 @@ the prompt show, and an agent that plays the calls which verifiers reads from th
 import json
 
 import openai
+import tool_prompt
 import verifiers.v1 as vf
 
 TOOL = {"type": "function", "function": {
@@ -10,14 +11,7 @@ TOOL = {"type": "function", "function": {
     "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}}}
 
 
-def call(a, b):
-    return vf.AssistantMessage(content=f'<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>')
-
-
-def shown(a, b):
-    """A sum that was added before."""
-    return [vf.UserMessage(content=f"add {a} {b}"), call(a, b), vf.ToolMessage(tool_call_id="shown", content=str(a + b)),
-            vf.AssistantMessage(content=f"It is {a + b}.")]
+MESSAGES = {"user": vf.UserMessage, "assistant": vf.AssistantMessage, "tool": vf.ToolMessage}
 
 
 class CallTask(vf.Task[vf.TaskData]):
@@ -28,7 +22,7 @@ class CallTask(vf.Task[vf.TaskData]):
 
 class CallsTaskset(vf.Taskset[CallTask, vf.TasksetConfig]):
     def load(self):
-        prompt = [*shown(2, 2), *shown(3, 4), vf.UserMessage(content="add 2 2")]
+        prompt = [MESSAGES[one["role"]](**{key: value for key, value in one.items() if key != "role"}) for one in tool_prompt.MESSAGES]
         return [CallTask(vf.TaskData(idx=0, prompt=prompt), self.config.task)]
 
 

@@ -37,6 +37,17 @@ TEST(JsonFields, ReadsValuesAndTakesANullForAMissingOne) {
   EXPECT_TRUE(fields.Unknown().empty());
 }
 
+TEST(JsonFields, ANumberMayBeWrittenAsAText) {
+  const Json json = Json::parse(R"({"n": "2.5", "i": "-7", "word": "seven", "list": "[1]"})");
+  JsonFields fields(json);
+  EXPECT_THAT(fields.Number("n"), Optional(2.5));
+  EXPECT_THAT(fields.Integer("i", -9, 9), Optional(-7));
+  EXPECT_THAT(fields.status(), tandem::testing::IsOk());
+  EXPECT_EQ(fields.Integer("n", 0, 9), std::nullopt) << "no integer";
+  EXPECT_EQ(fields.Number("word"), std::nullopt);
+  EXPECT_EQ(fields.Number("list"), std::nullopt);
+}
+
 TEST(JsonFields, TheFirstWrongFieldIsNamedWithWhatCameAndWhatIsWanted) {
   const Json json = Json::parse(R"({"a": "x", "b": 1e300, "c": [1, -1]})");
   JsonFields fields(json, "sampling_params.");
