@@ -31,7 +31,6 @@ namespace asio = boost::asio;
 using tcp = asio::ip::tcp;
 using Error = boost::system::error_code;
 
-constexpr int kThreads = 2;  // one may render a long prompt while the other serves streams
 constexpr std::chrono::milliseconds kAfterFailedAccept(100);
 constexpr rlim_t kOtherFiles = 256;  // descriptors that the rest of the process needs
 
@@ -126,7 +125,8 @@ struct HttpServer::Impl {
     port = acceptor.local_endpoint().port();
     shared->WhenClosed([this] { asio::post(accepting, [this] { AcceptNext(); }); });
     asio::post(accepting, [this] { AcceptNext(); });
-    for (int i = 0; i < kThreads; ++i) threads.emplace_back([this] { shared->io.run(); });
+    for (int i = 0; i < options.num_threads; ++i)
+      threads.emplace_back([this] { shared->io.run(); });
     return absl::OkStatus();
   }
 

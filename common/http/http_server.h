@@ -70,6 +70,9 @@ class HttpCall {
 
 struct HttpServerOptions {
   std::string listen;  // HOST:PORT; port 0 picks a free one
+  // 1 where handlers are quick: streams of many clients go from one thread fastest. A handler that
+  // takes long holds up one of them.
+  int num_threads = 2;
   // PEM files: the key and certificates of this server, and the authorities that clients'
   // certificates must be signed by. They are read again when they change. Empty: plaintext.
   std::string identity_file, authorities_file;

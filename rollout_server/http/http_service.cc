@@ -17,6 +17,7 @@
 #include "common/base/version.h"
 #include "common/http/http_server.h"
 #include "common/rpc/caller_secret.h"
+#include "rollout_server/groups/worker_thread.h"
 #include "rollout_server/http/answer_form.h"
 #include "rollout_server/http/answer_writer.h"
 #include "rollout_server/http/http_error.h"
@@ -28,6 +29,8 @@
 
 namespace tandem::rollout {
 namespace {
+
+constexpr size_t kMostWaiting = 4096;  // requests, to be read
 
 HttpReply JsonReply(const Json& json) { return {.body = JsonText(json)}; }
 
@@ -206,7 +209,7 @@ struct HttpService::Impl {
   }
 
   void Tokenize(const std::shared_ptr<HttpCall>& call) {
-    AnswerWith(call, TokenizeReply(call->body()));
+    OnWorker(call, [this, call] { AnswerWith(call, TokenizeReply(call->body())); });
   }
 
   absl::StatusOr<HttpReply> DetokenizeReply(const std::string& body) {
@@ -222,7 +225,13 @@ struct HttpService::Impl {
   }
 
   void Detokenize(const std::shared_ptr<HttpCall>& call) {
-    AnswerWith(call, DetokenizeReply(call->body()));
+    OnWorker(call, [this, call] { AnswerWith(call, DetokenizeReply(call->body())); });
+  }
+
+  // Off the server's thread, which serves all streams.
+  void OnWorker(const std::shared_ptr<HttpCall>& call, std::function<void()> task) {
+    if (text_worker.Run(std::move(task))) return;
+    call->Answer(ErrorReply(ResourceExhausted("too many requests wait to be read")));
   }
 
   static void AnswerWith(const std::shared_ptr<HttpCall>& call, absl::StatusOr<HttpReply> reply) {
@@ -231,8 +240,19 @@ struct HttpService::Impl {
 
   // Completions.
 
-  void Complete(const std::shared_ptr<HttpCall>& call, absl::StatusOr<AnswerContext> context,
-                const AnswerForm& form, const char* prefix) {
+  using Read = absl::StatusOr<AnswerContext> (RequestReader::*)(const std::string& body) const;
+
+  void Complete(const std::shared_ptr<HttpCall>& call, Read read, const AnswerForm& form,
+                const char* prefix) {
+    OnWorker(call, [this, call, read, &form, prefix] {
+      auto context = std::make_shared<absl::StatusOr<AnswerContext>>((reader.*read)(call->body()));
+      call->Post(
+          [this, call, context, &form, prefix] { Begin(call, *std::move(context), form, prefix); });
+    });
+  }
+
+  void Begin(const std::shared_ptr<HttpCall>& call, absl::StatusOr<AnswerContext> context,
+             const AnswerForm& form, const char* prefix) {
     if (!context.ok()) return call->Answer(ErrorReply(context.status()));
     context->id = context->job.request_id.empty() ? NewId(prefix) : context->job.request_id;
     context->model = context->job.adapter.empty() ? facts.name : context->job.adapter;
@@ -251,19 +271,19 @@ struct HttpService::Impl {
   }
 
   void Completions(const std::shared_ptr<HttpCall>& call) {
-    Complete(call, reader.ReadCompletions(call->body()), CompletionsForm(), "cmpl-");
+    Complete(call, &RequestReader::ReadCompletions, CompletionsForm(), "cmpl-");
   }
 
   void ChatCompletions(const std::shared_ptr<HttpCall>& call) {
-    Complete(call, reader.ReadChat(call->body()), ChatForm(), "chatcmpl-");
+    Complete(call, &RequestReader::ReadChat, ChatForm(), "chatcmpl-");
   }
 
   void ChatOfIds(const std::shared_ptr<HttpCall>& call) {
-    Complete(call, reader.ReadChat(call->body(), /*with_ids=*/true), ChatForm(), "chatcmpl-");
+    Complete(call, &RequestReader::ReadChatOfIds, ChatForm(), "chatcmpl-");
   }
 
   void Generate(const std::shared_ptr<HttpCall>& call) {
-    Complete(call, reader.ReadGenerate(call->body()), GenerateForm(), "gen-");
+    Complete(call, &RequestReader::ReadGenerate, GenerateForm(), "gen-");
   }
 
   // vLLM's endpoints of pauses and weights.
@@ -346,7 +366,8 @@ struct HttpService::Impl {
   const RequestReader& reader = *needs.reader;
   const ModelFacts& facts = reader.facts();
   const TextRules rules = {.tokenizer = &parts.engine->tokenizer(), .skip_special_tokens = false};
-  std::unique_ptr<HttpServer> server;  // the last: its threads use the others
+  WorkerThread text_worker{kMostWaiting};  // reads requests, which may render long chats
+  std::unique_ptr<HttpServer> server;      // the last: its threads use the others
 };
 
 HttpService::HttpService(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -357,6 +378,7 @@ absl::StatusOr<std::unique_ptr<HttpService>> HttpService::Listen(const ServicePa
                                                                  Needs needs) {
   const rpc::AccessControl& access = *needs.access_control;
   const HttpServerOptions http = {.listen = options.http_listen,
+                                  .num_threads = 1,
                                   .identity_file = access.identity_file(),
                                   .authorities_file = access.authorities_file(),
                                   .max_body_bytes = options.max_message_bytes};

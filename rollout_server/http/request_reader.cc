@@ -98,8 +98,16 @@ absl::StatusOr<AnswerContext> RequestReader::ReadCompletions(const std::string& 
   return context;
 }
 
-absl::StatusOr<AnswerContext> RequestReader::ReadChat(const std::string& body,
-                                                      bool with_ids) const {
+absl::StatusOr<AnswerContext> RequestReader::ReadChat(const std::string& body) const {
+  return ReadChatBody(body, /*with_ids=*/false);
+}
+
+absl::StatusOr<AnswerContext> RequestReader::ReadChatOfIds(const std::string& body) const {
+  return ReadChatBody(body, /*with_ids=*/true);
+}
+
+absl::StatusOr<AnswerContext> RequestReader::ReadChatBody(const std::string& body,
+                                                          bool with_ids) const {
   TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   JsonFields fields(json);
   AnswerContext context;

@@ -24,15 +24,17 @@ class RequestReader {
 
   // The job, what it shows, and the caller's request_id are set in the context that is returned.
   absl::StatusOr<AnswerContext> ReadCompletions(const std::string& body) const;  // OpenAI's
-  // OpenAI's. `with_ids`: the field `tokens`, in which prime-rl's clients have the prompt's ids, so
-  // that earlier turns are not tokenised again; the messages are then not rendered.
-  absl::StatusOr<AnswerContext> ReadChat(const std::string& body, bool with_ids = false) const;
+  absl::StatusOr<AnswerContext> ReadChat(const std::string& body) const;         // OpenAI's
+  // prime-rl's: as ReadChat, but the prompt is the ids of `tokens`, so that earlier turns are not
+  // tokenised again; the messages are not rendered.
+  absl::StatusOr<AnswerContext> ReadChatOfIds(const std::string& body) const;
   absl::StatusOr<AnswerContext> ReadGenerate(const std::string& body) const;  // vLLM's, of ids
 
   const ModelFacts& facts() const { return facts_; }
   const PromptReader& prompts() const { return prompts_; }
 
  private:
+  absl::StatusOr<AnswerContext> ReadChatBody(const std::string& body, bool with_ids) const;
   // The prompt as ids. Checks all fields that were read before.
   absl::StatusOr<std::vector<int32_t>> ReadIds(JsonFields& fields, const std::string& name) const;
 
