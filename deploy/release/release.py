@@ -18,6 +18,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -31,6 +32,7 @@ from build_wheel import ROOT, run
 sys.path.insert(0, str(ROOT / "deploy/container"))
 import sbom  # noqa: E402
 
+BUILDERS = ("buildah", "podman", "docker")  # as deploy/container/build.sh looks for them
 IMAGE_SBOM = "usr/share/doc/tandem/sbom.spdx.json"
 MADE = ("tandem-*", "tandem_rl-*", "SHA256SUMS", "RELEASE.md")
 BUILD_SDIST = "from setuptools import build_meta; import sys; print(build_meta.build_sdist(sys.argv[1]))"
@@ -195,6 +197,9 @@ def main():
     parser.add_argument("--without-image", action="store_true", help="all but the container image")
     parser.add_argument("image_options", nargs="*", metavar="OPTION", help="after --: options of deploy/container/build.sh")
     args = parser.parse_args()
+    if not args.without_image and not os.environ.get("BUILDER") and not any(map(shutil.which, BUILDERS)):
+        parser.error(f"the image needs {', '.join(BUILDERS[:-1])} or {BUILDERS[-1]}: deploy/setup/install.sh --container installs the "
+                     "first, and --without-image makes a release without it")
     build_wheel.prepare(parser, args)
     for pattern in MADE:
         for earlier in args.out.glob(pattern):

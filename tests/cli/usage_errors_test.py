@@ -112,7 +112,7 @@ def test_every_command_says_what_went_wrong_in_one_form_that_steers_no_terminal(
 
 
 SCRIPTS = ["deploy/setup/install.sh", "deploy/setup/build_kubernetes.sh", "deploy/setup/copy_programs.sh",
-           "deploy/container/build.sh", "deploy/container/compile.sh", "deploy/gpu/run.sh", "tests/fuzz/run.sh"]
+           "deploy/container/build.sh", "deploy/container/compile.sh", "deploy/container/linked_parts.sh", "deploy/gpu/run.sh", "tests/fuzz/run.sh"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -124,7 +124,8 @@ def test_a_script_refuses_what_it_does_not_know_with_its_usage(script, tmp_path)
 
 
 @pytest.mark.parametrize("script", ["examples/python_client.py", "tests/mutants/run_mutants.py",
-                                    "python/tandem_rl/demo_model.py", "deploy/container/sbom.py"])
+                                    "python/tandem_rl/demo_model.py", "deploy/container/sbom.py",
+                                    "deploy/release/build_wheel.py", "deploy/release/build_tarball.py", "deploy/release/release.py"])
 def test_a_python_program_refuses_what_it_does_not_know(script, tmp_path):
     done = call(sys.executable, SOURCE / script, "--no-such-flag", cwd=tmp_path)
     assert done.returncode == 2, (done.returncode, done.stderr)

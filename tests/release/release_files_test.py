@@ -171,6 +171,13 @@ def test_the_source_archive_is_the_commit(files):
     assert tracked <= names
 
 
+def test_a_release_without_what_builds_images_is_refused_before_any_work(tmp_path):
+    done = subprocess.run([sys.executable, SOURCE / "deploy/release/release.py", "--out", tmp_path / "out"], capture_output=True, text=True,
+                          check=False, env={"PATH": str(tmp_path)})
+    assert done.returncode == 2 and "the image needs buildah, podman or docker" in done.stderr
+    assert "--without-image" in done.stderr and not list(tmp_path.iterdir())
+
+
 def test_programs_that_were_not_built_are_said(tmp_path):
     done = subprocess.run([sys.executable, SOURCE / "deploy/release/build_wheel.py", "--bin", tmp_path], capture_output=True, text=True,
                           check=False)
