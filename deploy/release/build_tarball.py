@@ -6,8 +6,8 @@
     tandem-VERSION-linux-x86_64/bin       links to the programs
     tandem-VERSION-linux-x86_64/python    the wheel, and beside it the libraries of LibTorch's wheels in their own folders
 
-The C++ library is added to those that auditwheel grafted: its promise is kept wherever there is a package manager in C++, and a
-smaller system may lack it."""
+The C++ library of this system is added to those that auditwheel grafted, as a small system may lack it: auditwheel counts on it
+being there. With it the archive needs the glibc of this system or a newer one."""
 import argparse
 import email
 import os

@@ -130,13 +130,18 @@ def needs_of(wheel):
     return metadata["Requires-Python"], wheel.stem.split("-")[-1]
 
 
+def tarball_glibc():
+    """That of this system, whose C++ library is in the archive."""
+    return os.confstr("CS_GNU_LIBC_VERSION").split()[1]
+
+
 def page(version, commit, files, digests):
     """RELEASE.md. files: name by kind; a kind that was not made is absent."""
     python, tag = needs_of(files["wheel"])
     glibc = ".".join(re.match(r"manylinux_(\d+)_(\d+)_", tag).groups())
     what = {"wheel": f"programs and Python package: `pip install {files['wheel'].name}` (Python {python}, x86-64, glibc {glibc} or newer; "
                      "brings LibTorch)",
-            "tarball": f"programs with all libraries: `tar -xf {files['tarball'].name}`, then `bin/tandem`",
+            "tarball": f"programs with all libraries (glibc {tarball_glibc()} or newer): `tar -xf {files['tarball'].name}`, then `bin/tandem`",
             "sbom": "SBOM of the programs in the two above, SPDX 2.3",
             "sdist": "Python package alone: client, captures, rewards, environments",
             "source": "the repository"}

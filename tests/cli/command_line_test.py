@@ -124,7 +124,7 @@ def test_a_missing_model_says_what_a_model_is():
     assert done.returncode == 3
     assert "models/smollm2-nowhere: no such directory" in done.stderr
     assert "config.json, tokenizer.json and model.safetensors" in done.stderr
-    assert "deploy/setup/install.sh" in done.stderr
+    assert "`make setup` in a checkout, or python3 -m tandem_rl.demo_model --out DIR" in done.stderr
 
 
 def test_lines_before_a_malformed_one_are_answered():

@@ -240,7 +240,7 @@ TEST_F(LimitsTest, StopConditionsAreBoundedInNumberAndLength) {
               }),
               GrpcFailsWith(kInvalid, "stop_token_ids is 262145, want at most 262144"));
   EXPECT_THAT(status_of([](auto* s) { s->set_top_logprobs(kMaxTopLogprobs + 1); }),
-              GrpcFailsWith(kInvalid, "top_logprobs is 65, want in [0, 64]"));
+              GrpcFailsWith(kInvalid, "top_logprobs is 129, want in [0, 128]"));
 }
 
 TEST_F(LimitsTest, AScoreOver65536IdsIsRefused) {
