@@ -40,7 +40,7 @@ absl::Status ValidateSampling(const SamplingParams& s) {
     return Refuse("min_new_tokens", s.min_new_tokens, "in [0, max_new_tokens]");
   }
   if (s.top_logprobs < 0 || s.top_logprobs > kMaxTopLogprobs) {
-    return Refuse("top_logprobs", s.top_logprobs, "in [0, 64] (0 is off)");
+    return Refuse("top_logprobs", s.top_logprobs, "in [0, 128] (0 is off)");
   }
   if (s.stop_strings.size() > kMaxStopStrings) {
     return Refuse("stop_strings", s.stop_strings.size(), "at most 16");

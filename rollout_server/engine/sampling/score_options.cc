@@ -23,7 +23,7 @@ absl::Status ValidateScoreOptions(const ScoreOptions& o) {
   if (!(o.top_p > 0 && o.top_p <= 1)) return Refuse("top_p", o.top_p, "in (0, 1] (1 is off)");
   if (!(o.min_p >= 0 && o.min_p < 1)) return Refuse("min_p", o.min_p, "in [0, 1) (0 is off)");
   if (o.top_logprobs < 0 || o.top_logprobs > kMaxTopLogprobs) {
-    return Refuse("top_logprobs", o.top_logprobs, "in [0, 64] (0 is off)");
+    return Refuse("top_logprobs", o.top_logprobs, "in [0, 128] (0 is off)");
   }
   for (const auto& [name, bits] :
        {std::pair("precision.body_bits", o.arithmetic.precision.body_bits),
