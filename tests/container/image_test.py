@@ -17,7 +17,7 @@ SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 MODEL = SOURCE / "models/smollm2-135m-instruct"
 VARIANT = os.environ.get("TANDEM_IMAGE_VARIANT", "cpu")
 TAG = f"localhost/tandem-test:{VARIANT}"
-BUDGET_BYTES = {"cpu": 600e6, "cuda": 4500e6}[VARIANT]
+BUDGET_BYTES = {"cpu": 650e6, "cuda": 4500e6}[VARIANT]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_nothing_inside_compiles_and_no_headers_are_left(image):
 def test_python_runs_reward_functions(image, tmp_path):
     (tmp_path / "my_reward.py").write_text("def score(completions, **kwargs): return [len(text) for text in completions]\n")
     (tmp_path / "data.jsonl").write_text('{"prompt": "3 + 4?", "answer": "seven"}\n')
-    done = image.run("reward", "/data/my_reward.py", "--data", "/data/data.jsonl", "--json", mounts=[(tmp_path, "/data", "ro")])
+    done = image.run("reward", "/models/my_reward.py", "--data", "/models/data.jsonl", "--json", mounts=[(tmp_path, "/models", "ro")])
     assert done.returncode == 0, done.stdout + done.stderr
     assert [c["reward"] for c in json.loads(done.stdout)["rows"][0]["completions"]] == [5, 0]
 
