@@ -53,6 +53,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0, 65535))
       ->excludes(http_listen);
   shorthand("--served-model-name", "server.served_model_name", "the model's name over HTTP");
+  shorthand("--stream-interval", "server.stream_interval",
+            "tokens of a completion in each event of a stream, after the first");
   shorthand("--dtype", "server.engine.dtype", "compute dtype")
       ->check(CLI::IsMember({"fp32", "bf16"}));
   shorthand("--numerics", "server.engine.numerics", "how results depend on the batch")

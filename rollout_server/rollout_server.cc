@@ -119,6 +119,7 @@ struct RolloutServer::Impl {
               tracer.get(),
               &history,
               &draining,
+              static_cast<int32_t>(options.stream_interval),
               options.max_queued_groups,
               options.max_deadline_seconds,
               options.liveness_seconds},

@@ -24,9 +24,10 @@ struct ServerOptions {
   bool insecure_plaintext_open_to_the_network = false;
   std::string observe_listen;  // empty: no probes, no /metrics
   double liveness_seconds = 120;
-  std::string trace_file;  // empty: no spans
-  std::string history;     // empty: none
-  std::string port_file;   // empty: none
+  std::string trace_file;       // empty: no spans
+  std::string history;          // empty: none
+  std::string port_file;        // empty: none
+  int64_t stream_interval = 1;  // tokens
   int64_t max_queued_groups = 256;
   int64_t remembered_groups = 256;
   int64_t memory_bytes = int64_t{2} << 30;  // for groups, beside the KV cache

@@ -18,7 +18,7 @@ struct CompletionJob {
   SamplingParams sampling;                    // max_new_tokens 0: nothing is drawn
   std::string adapter;                        // one of EngineOptions::lora_modules, or empty
   int32_t priority = 0;                       // higher ones first
-  bool stream = false;                        // each token as it is drawn
+  bool stream = false;                        // tokens as they are drawn
   // Scores of the prompts' tokens under the model itself (temperature 1, no filters).
   bool score_prompts = false;
   int32_t prompt_top_logprobs = 0;  // how many of the most likely ids to give beside each token

@@ -85,7 +85,7 @@ absl::Status CompletionRun::Join(const CallerProof& who, Standing standing) {
     request.priority = job_.priority;
     request.sampling = job_.sampling;
     request.adapter = job_.adapter;
-    request.stream_tokens = job_.stream;
+    request.stream_interval = job_.stream ? parts_.stream_interval : 0;
     request.kv_salt = SaltOf(job_.cache_salt);
     TANDEM_RETURN_IF_ERROR(AdmitGroup(parts_, who, standing, &submission));
     TANDEM_ASSIGN_OR_RETURN(auto call,

@@ -32,7 +32,7 @@ class CompletionRun : public GroupListener, public std::enable_shared_from_this<
   struct Nothing {};  // wait for on_progress
   struct Drawn {
     size_t choice = 0;
-    DrawnPtr token;
+    DrawnPtr tokens;
   };
   struct Completed {
     size_t choice = 0;

@@ -121,7 +121,7 @@ class PagedEngine final : public Engine {
     TANDEM_RETURN_IF_ERROR(
         CheckSomethingIsLeft(request.sampling, config().eos_token_ids, config().vocab_size));
     TANDEM_RETURN_IF_ERROR(CheckTurns(request));
-    if (request.stream_tokens && faults_) {
+    if (request.stream_interval > 0 && faults_) {
       return Unimplemented(
           "tokens one by one with injected faults: a fault may act on the whole completion, so ask "
           "for completions when they end");
@@ -235,8 +235,9 @@ class PagedEngine final : public Engine {
       AppendToken(*sequence, *std::move(tokens[i]), live_.version,
                   static_cast<int32_t>(tokens.size()), drawn);
       ++counted_.num_tokens_sampled;
-      if (sequence->group->request.stream_tokens) {
-        events.push_back(TokenDrawn{sequence->group->request.key, LastDrawn(*sequence)});
+      const int32_t interval = sequence->group->request.stream_interval;
+      if (interval > 0 && (sequence->completion.num_tokens() - 1) % interval == 0) {
+        events.push_back(TokensDrawn{sequence->group->request.key, TakeDrawn(*sequence)});
       }
       const absl::Status emitted = EmitIfEnded(sequence, events);
       if (!emitted.ok()) failed.Add(*sequence, GroupFailure::kText, emitted);
@@ -467,6 +468,9 @@ class PagedEngine final : public Engine {
       TANDEM_RETURN_IF_ERROR(faults_->SpoilRecord(request.sampling.seed, tokenizer(), completion));
     }
     const GroupKey key = request.key;
+    if (request.stream_interval > 0 && sequence->num_streamed < completion.num_tokens()) {
+      events.push_back(TokensDrawn{key, TakeDrawn(*sequence)});
+    }
     const auto found = static_cast<int32_t>(sequence->group->num_prompt_tokens_found);
     Scheduler::Finished finished = scheduler_.Finish(sequence);
     events.push_back(CompletionFinished{key, std::move(finished.completion)});

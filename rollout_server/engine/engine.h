@@ -68,7 +68,7 @@ class Engine {
   //                     vocabulary; prompt + the longest completion over the context; worst case
   //                     over the KV capacity; more completions than max_batch_sequences;
   //                     CheckSomethingIsLeft; an adapter that this engine has not
-  //   UNIMPLEMENTED     several turns with the fault `retokenise`, stream_tokens with any fault
+  //   UNIMPLEMENTED     several turns with the fault `retokenise`, stream_interval with any fault
   virtual absl::Status Validate(const GroupRequest& request) const = 0;
 
   // Queues a group that Validate accepts (else its error), by priority and then by arrival.

@@ -74,7 +74,7 @@ class GroupListener {
 
 using CompletionPtr = std::shared_ptr<const FinishedCompletion>;
 using TurnPtr = std::shared_ptr<const FinishedTurn>;
-using DrawnPtr = std::shared_ptr<const DrawnToken>;
+using DrawnPtr = std::shared_ptr<const DrawnTokens>;
 
 // Everything one group has given so far, for one or more callers. GroupRegistry appends; each
 // caller reads at its own pace with a cursor, so a caller that joins late gets all of it again.
@@ -91,7 +91,7 @@ class GroupCall {
   Item Next(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // The same for a caller that wants nothing before the group is whole; completions then come by
-  // index. For groups of one turn without stream_tokens.
+  // index. For groups of one turn without stream_interval.
   Item NextWhenWhole(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
   void Append(Part part) ABSL_LOCKS_EXCLUDED(mu_);

@@ -470,8 +470,8 @@ void GroupRegistry::Apply(EngineEvent event, Listeners* told,
     entry.call->Append(std::make_shared<const FinishedTurn>(std::move(turn->turn)));
     return;
   }
-  if (auto* drawn = std::get_if<TokenDrawn>(&event)) {
-    entry.call->Append(std::make_shared<const DrawnToken>(std::move(drawn->token)));
+  if (auto* drawn = std::get_if<TokensDrawn>(&event)) {
+    entry.call->Append(std::make_shared<const DrawnTokens>(std::move(drawn->drawn)));
     return;
   }
   if (auto* finished = std::get_if<CompletionFinished>(&event)) {

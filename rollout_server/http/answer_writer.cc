@@ -82,14 +82,17 @@ class Writer : public std::enable_shared_from_this<Writer> {
 
   void Take(CompletionRun::Drawn& drawn) {
     Stream& stream = StreamOf(drawn.choice);
-    absl::StatusOr<std::string> text = stream.text.Add(drawn.token->id);
-    if (!text.ok()) return Fail(text.status());
-    if (context_.rules.tool_calls) *text = stream.calls.Add(*text);
-    const DrawnToken& token = *drawn.token;
-    const float logprob = context_.rules.raw_logprobs ? token.raw_logprob : token.behaviour_logprob;
-    ++num_drawn_tokens_;
-    Show(drawn.choice, stream,
-         {.text = *std::move(text), .tokens = {{token.id, logprob, token.top}}});
+    ShownChoice more;
+    for (const DrawnToken& token : drawn.tokens->tokens) {
+      const absl::StatusOr<std::string> text = stream.text.Add(token.id);
+      if (!text.ok()) return Fail(text.status());
+      more.text += context_.rules.tool_calls ? stream.calls.Add(*text) : *text;
+      more.tokens.push_back(
+          {token.id, context_.rules.raw_logprobs ? token.raw_logprob : token.behaviour_logprob,
+           token.top});
+      ++num_drawn_tokens_;
+    }
+    Show(drawn.choice, stream, std::move(more));
   }
 
   void Take(CompletionRun::Completed& completed) {

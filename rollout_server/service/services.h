@@ -34,6 +34,7 @@ struct ServiceParts {
   Tracer* tracer = nullptr;  // null: no spans
   ServerHistory* history = nullptr;
   const std::atomic<bool>* draining = nullptr;
+  int32_t stream_interval = 1;  // tokens of a completion that a stream sends together
   int64_t max_queued_groups = 0;
   double max_deadline_seconds = 0;  // of a GenerateGroup or Score
   double liveness_seconds = 0;      // an engine that was silent for longer counts as hung

@@ -75,10 +75,10 @@ class Responses {
   }
 
   absl::Status Add(const CompletionRun::Drawn& drawn, vllm::GenerateResponse* response) {
-    const DrawnToken& token = *drawn.token;
     vllm::SequenceOutput* const output = response->mutable_outputs();
-    AddToken(request_, token.id, token.behaviour_logprob, token.top, output);
-    if (request_.output_text) {
+    for (const DrawnToken& token : drawn.tokens->tokens) {
+      AddToken(request_, token.id, token.behaviour_logprob, token.top, output);
+      if (!request_.output_text) continue;
       TANDEM_ASSIGN_OR_RETURN(const std::string text, TextOfChoice(drawn.choice).Add(token.id));
       output->mutable_text()->append(text);
     }

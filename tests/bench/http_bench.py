@@ -1,6 +1,6 @@
 """What HTTP costs beside gRPC: tokens a second of one rollout server over each protocol, with the same load by `tandem bench serve`.
 
-    python http_bench.py --tandem build/release/bin [--rounds 7] [--streams 32] [--dtype bf16] [--client-nice 0]
+    python http_bench.py --tandem build/release/bin [--rounds 7] [--streams 32] [--dtype bf16] [--client-nice 0] [--stream-interval 1]
 
 The protocols take turns, in another order in each round and with another seed in each run, so that no prompt is found in the prefix
 cache. Prints the tokens a second of each run, and the ratio to gRPC of the same round: median, smallest and largest."""
@@ -36,12 +36,14 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--client-nice", type=int, default=0, help="niceness of the client: it shares the cores with the server")
+    parser.add_argument("--stream-interval", type=int, default=1, help="tokens in an event of a stream, after the first")
     args = parser.parse_args()
     os.environ["TANDEM_BIN"] = str(args.tandem)
     seen = {protocol: [] for protocol in PROTOCOLS}
     with tempfile.TemporaryDirectory() as folder:
         port = pathlib.Path(folder, "http")
-        with RolloutServer(args.model, dtype=args.dtype, arguments=["--http-listen", "127.0.0.1:0", "--http-port-file", str(port)]) as server:
+        with RolloutServer(args.model, dtype=args.dtype, arguments=[
+                "--http-listen", "127.0.0.1:0", "--http-port-file", str(port), "--stream-interval", str(args.stream_interval)]) as server:
             http = f"127.0.0.1:{port.read_text().strip()}"
             for turn in range(-1, args.rounds):  # the first warms up
                 for i in range(len(PROTOCOLS)):

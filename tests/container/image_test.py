@@ -105,6 +105,7 @@ def test_nothing_inside_compiles_and_no_headers_are_left(image):
 
 
 def test_python_runs_reward_functions(image, tmp_path):
+    tmp_path.chmod(0o755)  # for user 65532
     (tmp_path / "my_reward.py").write_text("def score(completions, **kwargs): return [len(text) for text in completions]\n")
     (tmp_path / "data.jsonl").write_text('{"prompt": "3 + 4?", "answer": "seven"}\n')
     done = image.run("reward", "/models/my_reward.py", "--data", "/models/data.jsonl", "--json", mounts=[(tmp_path, "/models", "ro")])

@@ -33,17 +33,17 @@ void AppendToken(Sequence& sequence, SampledToken token, WeightVersion version, 
   ++c.version_spans.back().num_tokens;
 }
 
-DrawnToken LastDrawn(const Sequence& sequence) {
+DrawnTokens TakeDrawn(Sequence& sequence) {
   const FinishedCompletion& c = sequence.completion;
-  DrawnToken token = {.index = c.index,
-                      .id = c.token_ids.back(),
-                      .behaviour_logprob = c.behaviour_logprobs.back(),
-                      .raw_logprob = c.raw_logprobs.back(),
-                      .version = c.version_spans.back().version,
-                      .charge = ByteCharge(c.charge.meter(), sizeof(DrawnToken))};
-  if (!c.top.empty()) token.top = c.top.back();
-  token.charge.Add(static_cast<int64_t>(token.top.size() * sizeof(TopLogprob)));
-  return token;
+  const auto begin = static_cast<size_t>(std::exchange(sequence.num_streamed, c.num_tokens()));
+  DrawnTokens drawn = {.index = c.index, .charge = ByteCharge(c.charge.meter(), sizeof(drawn))};
+  for (size_t t = begin; t < c.token_ids.size(); ++t) {
+    drawn.tokens.push_back({c.token_ids[t], c.behaviour_logprobs[t], c.raw_logprobs[t], {}});
+    DrawnToken& token = drawn.tokens.back();
+    if (!c.top.empty()) token.top = c.top[t];
+    drawn.charge.Add(static_cast<int64_t>(sizeof(token) + token.top.size() * sizeof(TopLogprob)));
+  }
+  return drawn;
 }
 
 absl::StatusOr<std::string> CompletionText(const Tokenizer& tokenizer,

@@ -19,8 +19,8 @@ namespace tandem::rollout {
 void AppendToken(Sequence& sequence, SampledToken token, WeightVersion version, int32_t batch_size,
                  double now);
 
-// The token that AppendToken added last, for a caller that wants each.
-DrawnToken LastDrawn(const Sequence& sequence);
+// The tokens since the call before, for a caller that wants them as they are drawn.
+DrawnTokens TakeDrawn(Sequence& sequence);
 
 // Ids as text, special tokens shown unless `skip_special_tokens`. Ids past the tokenizer's vocabulary (padding rows of the
 // embedding, as in Qwen2) can be sampled; they have no text. Thread-safe.

@@ -34,7 +34,9 @@ struct GroupRequest {
   std::optional<SamplingParams> baseline =
       {};                                // of the last completion, if it is a greedy baseline
   std::optional<TurnLimits> turns = {};  // none: of one turn
-  bool stream_tokens = false;            // an event for each token; for groups of one turn
+  // An event for so many tokens of a completion, and at once for its first; 0: none. For groups of
+  // one turn.
+  int32_t stream_interval = 0;
   std::string adapter = {};  // one of EngineOptions::lora_modules; empty: what is served
   // The adapter of that name, from Engine::Add on.
   std::shared_ptr<const AdapterWeights> adapter_weights = nullptr;
@@ -110,15 +112,17 @@ struct FinishedTurn {
   ByteCharge charge;            // for this struct
 };
 
-// A token as it was drawn, of a group that asked for each (GroupRequest::stream_tokens).
+// Tokens as they were drawn, of a group that asked for them (GroupRequest::stream_interval).
 struct DrawnToken {
-  int32_t index = 0;  // of its completion
   int32_t id = 0;
   float behaviour_logprob = 0;
   float raw_logprob = 0;
-  WeightVersion version;
   std::vector<TopLogprob> top;  // empty unless top_logprobs
-  ByteCharge charge;            // for this struct
+};
+struct DrawnTokens {
+  int32_t index = 0;  // of their completion
+  std::vector<DrawnToken> tokens;
+  ByteCharge charge;  // for this struct
 };
 
 // Why one group failed, while the engine and the other groups go on.
@@ -135,9 +139,9 @@ struct CompletionFinished {
   GroupKey key = 0;
   FinishedCompletion completion;
 };
-struct TokenDrawn {  // before the completion that it ends
+struct TokensDrawn {  // before the completion that they end
   GroupKey key = 0;
-  DrawnToken token;
+  DrawnTokens drawn;
 };
 struct TurnFinished {
   GroupKey key = 0;
@@ -161,7 +165,7 @@ struct GroupFailed {  // the last event of its group; no bit of the other groups
   absl::Status status;  // DATA_LOSS: names the cause, the completion and the token
 };
 using EngineEvent = std::variant<GroupStarted, GroupDecoding, CompletionFinished, GroupFinished,
-                                 GroupFailed, TurnFinished, TokenDrawn>;
+                                 GroupFailed, TurnFinished, TokensDrawn>;
 
 // Bytes of the record of the last token in a completion.
 int64_t LastTokenBytes(const FinishedCompletion& completion);

@@ -37,6 +37,7 @@ struct Sequence {
   bool finished = false;
   bool waits = false;         // between two turns, for ids: it has nothing to compute
   int32_t turn_begin = 0;     // token of the completion at which the turn under way begins
+  int32_t num_streamed = 0;   // tokens of the completion that were told as they were drawn
   bool found_prefix = false;  // some of its KV was found, not computed
   Cached kv;
 

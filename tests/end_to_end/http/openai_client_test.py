@@ -11,7 +11,7 @@ import torch
 import transformers
 
 import small_run
-from rollout_client import Server, grpc_completions, load_stubs
+from rollout_client import Server, grpc_completions, load_stubs, load_vllm_stubs
 
 SMOLLM2 = small_run.SOURCE / "models" / "smollm2-135m-instruct"
 
@@ -124,6 +124,24 @@ def test_the_pieces_of_a_stream_add_up_to_the_whole_answer(client, n, stop):
         assert reasons[choice.index] == choice.finish_reason
         assert not stop or not any(one in choice.text for one in stop)
     assert usage.completion_tokens == whole.usage.completion_tokens == sum(map(len, ids))
+
+
+def test_a_stream_interval_sends_the_first_token_at_once_and_the_others_together(model):
+    inference, inference_grpc = load_vllm_stubs()[:2]
+    how = dict(model="small", prompt="Name a number:", max_tokens=10, seed=3, extra_body={"return_token_ids": True, "ignore_eos": True})
+    with Server(model, "--served-model-name", "small", "--stream-interval", "4", http=True) as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            whole = client.completions.create(**how).choices[0]
+            pieces = [piece.choices[0] for piece in client.completions.create(**how, stream=True) if piece.choices]
+        request = inference.GenerateRequest(text="Name a number:", temperature=1.0, sampling=inference.RandomSampling(seed=3),
+                                            stopping=inference.StoppingCriteria(max_new_tokens=10, ignore_eos=True))
+        responses = list(inference_grpc.InferenceStub(server.channel).GenerateStream(request, timeout=60))
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert [i for piece in pieces for i in piece.token_ids] == whole.token_ids
+    assert pieces[-1].finish_reason == "length"
+    # 1, 4, 4 and 1 tokens, of which a slow reader gets several at once.
+    for sizes in ([len(piece.token_ids) for piece in pieces], [one.outputs.num_tokens for one in responses]):
+        assert set(np.cumsum(sizes)) <= {1, 5, 9, 10} and sum(sizes) == 10, sizes
 
 
 def test_characters_of_several_tokens_come_whole_in_a_stream(smollm2):

@@ -42,6 +42,38 @@ TEST_F(EngineTest, TellsWhenAGroupStartsDecodesAndEnds) {
   EXPECT_THAT(kinds, ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
 }
 
+TEST_F(EngineTest, TellsTheFirstTokenOfAStreamAtOnceAndTheOthersByTheInterval) {
+  const auto told_with = [this](int32_t interval) {
+    const auto engine = Make(Fp32());
+    GroupRequest request = Group(3, 9, 2, 10);
+    request.stream_interval = interval;
+    EXPECT_THAT(engine->Add(std::move(request)), IsOk());
+    std::map<int32_t, std::vector<size_t>> sizes;
+    std::map<int32_t, std::vector<int32_t>> ids;
+    while (engine->HasWork()) {
+      const std::vector<EngineEvent> events = engine->Step().value();
+      for (const EngineEvent& event : events) {
+        if (const auto* const told = std::get_if<TokensDrawn>(&event)) {
+          const DrawnTokens& drawn = told->drawn;
+          sizes[drawn.index].push_back(drawn.tokens.size());
+          for (const DrawnToken& token : drawn.tokens) ids[drawn.index].push_back(token.id);
+        } else if (const auto* const finished = std::get_if<CompletionFinished>(&event)) {
+          const FinishedCompletion& completion = finished->completion;
+          const bool is_told = interval > 0;
+          EXPECT_EQ(ids[completion.index], is_told ? completion.token_ids : std::vector<int32_t>());
+        }
+      }
+    }
+    EXPECT_EQ(sizes[0], sizes[1]);
+    return sizes[0];
+  };
+  EXPECT_THAT(told_with(0), IsEmpty());
+  EXPECT_THAT(told_with(1), ElementsAre(1, 1, 1, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(told_with(4), ElementsAre(1, 4, 4, 1));
+  EXPECT_THAT(told_with(9), ElementsAre(1, 9));
+  EXPECT_THAT(told_with(64), ElementsAre(1, 9));
+}
+
 TEST_F(EngineTest, RecordsOneValueOfEachKindPerToken) {
   const FinishedCompletion c = Generate(Fp32(), {Group(1, 9, 1, 7)}).at(1).at(0);
   EXPECT_EQ(c.token_ids.size(), 7u);
