@@ -110,7 +110,7 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
   binder.Text("port_file", &o.port_file, "write the bound gRPC port to this file; empty: off");
   binder.Integer("stream_interval", &o.stream_interval, {.min = 1, .max = 1e6}, "tokens",
                  "a stream over HTTP or vLLM's gRPC sends the first token of a completion at once, "
-                 "then this many together: more cost less, and arrive later");
+                 "then this many together: a larger number costs less and delivers later");
   binder.Integer("max_queued_groups", &o.max_queued_groups, {.min = 1, .max = 1e6}, "groups",
                  "groups that may wait; more are refused with a retry hint");
   binder.Integer("remembered_groups", &o.remembered_groups, {.min = 0, .max = 1e6}, "groups",

@@ -19,7 +19,8 @@ namespace tandem::rollout {
 void AppendToken(Sequence& sequence, SampledToken token, WeightVersion version, int32_t batch_size,
                  double now);
 
-// The tokens since the call before, for a caller that wants them as they are drawn.
+// The tokens that were appended since the last call, for a caller that wants them as they are drawn.
+// None after the last token was taken.
 DrawnTokens TakeDrawn(Sequence& sequence);
 
 // Ids as text, special tokens shown unless `skip_special_tokens`. Ids past the tokenizer's vocabulary (padding rows of the

@@ -34,8 +34,8 @@ struct GroupRequest {
   std::optional<SamplingParams> baseline =
       {};                                // of the last completion, if it is a greedy baseline
   std::optional<TurnLimits> turns = {};  // none: of one turn
-  // An event for so many tokens of a completion, and at once for its first; 0: none. For groups of
-  // one turn.
+  // Tokens of a completion that are told in one event while it is drawn; its first token is told at
+  // once. 0: no such events. For groups of one turn.
   int32_t stream_interval = 0;
   std::string adapter = {};  // one of EngineOptions::lora_modules; empty: what is served
   // The adapter of that name, from Engine::Add on.
