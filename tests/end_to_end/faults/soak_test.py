@@ -56,8 +56,9 @@ class Soak:
             self.pusher = WeightPusher(service, weights, original)
         else:
             self.pusher = AdapterPusher(service, weights, rank=2)
-            self.weights = [{tensor.name: noise.normal(0, 0.1, tuple(tensor.shape)).astype(np.float32).tobytes()
-                             for tensor in self.pusher.info.tensors} for _ in range(NUM_WEIGHTS)]
+            # The first adapter changes nothing (its B are zeros): version 0, which no push made, is the base without an adapter.
+            self.weights = [{tensor.name: noise.normal(0, 0.1 if number or ".lora_A." in tensor.name else 0, tuple(tensor.shape)).astype(
+                np.float32).tobytes() for tensor in self.pusher.info.tensors} for number in range(NUM_WEIGHTS)]
             self.pusher.set_data(self.weights[0])
         self.stop = threading.Event()
         self.lock = threading.Lock()
