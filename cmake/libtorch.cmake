@@ -20,3 +20,25 @@ target_link_libraries(torch::cpu INTERFACE
 target_compile_options(torch::cpu INTERFACE -fopenmp)
 target_link_options(torch::cpu INTERFACE -fopenmp)
 target_link_options(torch::cpu INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
+
+# tandem_torch_headers(TARGET tests|libraries): the target may include the headers of LibTorch. To read them takes longer
+# than the rest of most files, so they are compiled before: twice, because a compiler takes them only with the macros that
+# they were compiled with, and libraries are fortified while tests are not. The presets dev and cuda and the sanitizers
+# read them as they are.
+set(TANDEM_TORCH_HEADERS OFF)
+if(TANDEM_UNITY AND NOT TANDEM_SANITIZER AND NOT TANDEM_CUDA)
+  set(TANDEM_TORCH_HEADERS ON)
+  foreach(kind tests libraries)
+    add_library(tandem_torch_headers_${kind} OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/torch_headers.cc)
+    target_link_libraries(tandem_torch_headers_${kind} PRIVATE tandem_flags torch::cpu)
+    target_precompile_headers(tandem_torch_headers_${kind} PRIVATE <ATen/ATen.h>)
+  endforeach()
+  target_compile_options(tandem_torch_headers_libraries PRIVATE ${TANDEM_FORTIFY})
+endif()
+function(tandem_torch_headers target kind)
+  target_link_libraries(${target} PRIVATE torch::cpu)
+  if(TANDEM_TORCH_HEADERS)
+    target_precompile_headers(${target} REUSE_FROM tandem_torch_headers_${kind})
+    target_compile_options(${target} PRIVATE -fpch-preprocess)  # for ccache
+  endif()
+endfunction()
