@@ -17,8 +17,9 @@ namespace {
 
 constexpr int64_t kBytes = int64_t{1} << 28;
 constexpr int kTries = 5;
-constexpr int kSums = 24;  // independent sums, enough to hide the latency of an addition
-constexpr int64_t kRounds = 200'000;
+// Independent sums: enough to hide the latency of an addition, and no more than registers hold.
+constexpr int kSums = 24, kSumsAvx2 = 6, kSumsScalar = 3;
+constexpr int64_t kRounds = 200'000;  // of kSums operations
 
 // Reads n words. Returning their sum keeps the compiler from dropping the reads.
 TANDEM_INLINE uint32_t ReadBody(const uint32_t* words, int64_t n) {
@@ -35,26 +36,27 @@ TANDEM_INLINE uint32_t ReadBody(const uint32_t* words, int64_t n) {
   return (sums[0] + sums[1] + sums[2] + sums[3])[0];
 }
 
+template <int kAtOnce>
 TANDEM_INLINE float MultiplyAddBody(int64_t rounds) {
-  Vec16 sums[kSums];
-  for (int i = 0; i < kSums; ++i) sums[i] = Splat16(static_cast<float>(i));
+  Vec16 sums[kAtOnce];
+  for (int i = 0; i < kAtOnce; ++i) sums[i] = Splat16(static_cast<float>(i));
   const Vec16 factor = Splat16(0.999f), addend = Splat16(0.001f);
-  for (int64_t r = 0; r < rounds; ++r) {
+  for (int64_t r = 0; r < rounds * (kSums / kAtOnce); ++r) {
 #pragma GCC unroll 24
-    for (int i = 0; i < kSums; ++i) sums[i] = sums[i] * factor + addend;
+    for (int i = 0; i < kAtOnce; ++i) sums[i] = sums[i] * factor + addend;
   }
   Vec16 sum = {};
   for (const Vec16& one : sums) sum += one;
   return SumLanes(sum);
 }
 
-#define TANDEM_DEFINE_LIMITS(set, target)                                                    \
+#define TANDEM_DEFINE_LIMITS(set, target, sums)                                              \
   target uint32_t Read##set(const uint32_t* words, int64_t n) { return ReadBody(words, n); } \
-  target float MultiplyAdd##set(int64_t rounds) { return MultiplyAddBody(rounds); }
+  target float MultiplyAdd##set(int64_t rounds) { return MultiplyAddBody<sums>(rounds); }
 
-TANDEM_DEFINE_LIMITS(Scalar, )
-TANDEM_DEFINE_LIMITS(Avx2, TANDEM_TARGET_AVX2)
-TANDEM_DEFINE_LIMITS(Avx512, TANDEM_TARGET_AVX512)
+TANDEM_DEFINE_LIMITS(Scalar, , kSumsScalar)
+TANDEM_DEFINE_LIMITS(Avx2, TANDEM_TARGET_AVX2, kSumsAvx2)
+TANDEM_DEFINE_LIMITS(Avx512, TANDEM_TARGET_AVX512, kSums)
 
 #if defined(__x86_64__)
 TANDEM_TARGET_AVX512_BF16 float MultiplyAddPairs(int64_t rounds) {
@@ -108,7 +110,7 @@ double BestSeconds(ThreadTeam& team, const Work& work) {
 
 MachineLimits MeasureMachineLimits(ThreadTeam& team, InstructionSet set) {
   AlignedBuffer buffer(kBytes);
-  std::fill_n(buffer.as<char>(), kBytes, char{1});
+  buffer.Commit();  // pages that were never written would all be one page of zeros
   const int64_t words_each = kBytes / 4 / team.size() / 64 * 64;
   std::vector<double> sink(team.size() * 8);  // one cache line per member
   const auto& read = VariantFor(set, ReadScalar, ReadAvx2, ReadAvx512);
