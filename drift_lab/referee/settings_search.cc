@@ -69,8 +69,10 @@ std::vector<Family> Families() {
   };
 }
 
-// Smaller is better.
-using Loss = std::function<double(const SamplerSettings&)>;
+// Smaller is better. What reaches `enough` cannot be the best: its sum may stop there, and the loss is
+// any number from `enough` to the whole sum.
+using Loss = std::function<double(const SamplerSettings&, double enough)>;
+constexpr double kWhole = std::numeric_limits<double>::infinity();
 
 double Rounded(double x) {
   const double unit = std::pow(10, std::floor(std::log10(std::max(std::abs(x), 1e-9))) - 2);
@@ -82,20 +84,26 @@ struct Found {
   double loss = std::numeric_limits<double>::infinity();
 };
 
-// The best of a family's grid.
+// The best of the grids of families.
 struct OfGrid {
   Found found;
-  size_t which = 0;
+  size_t which = 0;  // of its family's grid
 };
-OfGrid BestOfGrid(const Family& family, const SamplerSettings& from, const Loss& loss) {
-  OfGrid best;
+
+// Looks for a better one than `best` in a family's grid; false if there is none.
+bool BetterOfGrid(const Family& family, const SamplerSettings& from, const Loss& loss,
+                  OfGrid& best) {
+  bool better = false;
   for (size_t i = 0; i < family.grid.size(); ++i) {
     SamplerSettings settings = from;
     family.set(settings, family.grid[i]);
-    const double now = settings == from ? best.found.loss : loss(settings);
-    if (now < best.found.loss) best = {{settings, now}, i};
+    if (settings == from) continue;
+    const double now = loss(settings, best.found.loss);
+    if (!(now < best.found.loss)) continue;
+    best = {{settings, now}, i};
+    better = true;
   }
-  return best;
+  return better;
 }
 
 // The best between the neighbours of the grid's best, by golden sections.
@@ -105,16 +113,25 @@ Found Refined(const Family& family, const SamplerSettings& from, const OfGrid& b
   const auto at = [&](double x) {
     SamplerSettings settings = from;
     family.set(settings, x);
-    return Found{settings, loss(settings)};
+    return Found{settings, loss(settings, kWhole)};
   };
   double low = family.grid[best.which > 0 ? best.which - 1 : 0];
   double high = family.grid[std::min(best.which + 1, family.grid.size() - 1)];
+  // One of the two points of a section is one of the next section too.
+  constexpr double kGolden = 0.6180339887498949;
+  double a = high - kGolden * (high - low), b = low + kGolden * (high - low);
+  double of_a = at(a).loss, of_b = at(b).loss;
   for (int round = 0; round < 16; ++round) {
-    const double a = high - 0.618 * (high - low), b = low + 0.618 * (high - low);
-    if (at(a).loss < at(b).loss) {
-      high = b;
+    if (of_a < of_b) {
+      high = std::exchange(b, a);
+      of_b = of_a;
+      a = high - kGolden * (high - low);
+      of_a = at(a).loss;
     } else {
-      low = a;
+      low = std::exchange(a, b);
+      of_a = of_b;
+      b = low + kGolden * (high - low);
+      of_b = at(b).loss;
     }
   }
   Found refined = best.found;
@@ -129,20 +146,16 @@ Found Refined(const Family& family, const SamplerSettings& from, const OfGrid& b
 SettingsFit Greedy(const SamplerSettings& from, const Loss& loss,
                    const std::function<double(double now)>& least_gain, const std::string& but) {
   SettingsFit fit{.settings = from};
-  const Loss counted = [&](const SamplerSettings& settings) {
+  const Loss counted = [&](const SamplerSettings& settings, double enough) {
     ++fit.num_tried;
-    return loss(settings);
+    return loss(settings, enough);
   };
-  double now = counted(from);
+  double now = counted(from, kWhole);
   for (int round = 0; round < 3 && now > 0; ++round) {
     OfGrid best;
     Family of;
     for (const Family& family : Families()) {
-      if (family.cause == but) continue;
-      const OfGrid found = BestOfGrid(family, fit.settings, counted);
-      if (found.found.loss >= best.found.loss) continue;
-      best = found;
-      of = family;
+      if (family.cause != but && BetterOfGrid(family, fit.settings, counted, best)) of = family;
     }
     if (of.cause == nullptr) break;
     const Found refined = Refined(of, fit.settings, best, counted);
@@ -168,13 +181,15 @@ Loss MeanSquareOf(std::span<const TokenLogits> logits, std::span<const double> v
   const size_t step = std::max<size_t>(1, chosen.size() / 400);
   std::vector<size_t> used;
   for (size_t i = 0; i < chosen.size(); i += step) used.push_back(chosen[i]);
-  return [=, &tokens](const SamplerSettings& settings) {
+  return [=, &tokens](const SamplerSettings& settings, double enough) {
+    const auto n = static_cast<double>(used.size());
     double sum = 0;
     for (const size_t i : used) {
       const double r = std::clamp(values[i] - ScoreToken(logits[i], settings).logprob, -6.0, 6.0);
       sum += r * r / (tokens.scale[i] * tokens.scale[i]);
+      if (sum / n >= enough) break;
     }
-    return sum / static_cast<double>(used.size());
+    return sum / n;
   };
 }
 
@@ -183,12 +198,15 @@ constexpr double kImpossible = 14;
 
 Loss UnlikelinessOf(std::span<const TokenLogits> logits) {
   const size_t step = std::max<size_t>(1, logits.size() / 1000);
-  return [=](const SamplerSettings& settings) {
+  return [=](const SamplerSettings& settings, double enough) {
+    const auto each = static_cast<double>(step);
     double sum = 0;
     for (size_t i = 0; i < logits.size(); i += step) {
-      sum += std::min(kImpossible, -ScoreToken(logits[i], settings).logprob);
+      // Rounding may leave a token that is as good as certain above 0.
+      sum += std::max(0.0, std::min(kImpossible, -ScoreToken(logits[i], settings).logprob));
+      if (sum * each >= enough) break;
     }
-    return sum * static_cast<double>(step);
+    return sum * each;
   };
 }
 
@@ -229,14 +247,14 @@ DrawCheck CheckDraws(std::span<const TokenLogits> logits, const SamplerSettings&
   const auto least_gain = [](double) { return 15.0; };  // nats
   DrawCheck check{.num_tokens = static_cast<int64_t>(logits.size())};
   const Loss loss = UnlikelinessOf(logits);
-  const double base = loss(claimed);
+  const double base = loss(claimed, kWhole);
   check.best = Greedy(claimed, loss, least_gain, "");
   if (check.best.causes.empty()) return check;
-  const double best = loss(check.best.settings);
+  const double best = loss(check.best.settings, kWhole);
   check.follows = false;
   check.gain = base - best;
   const SettingsFit rival = Greedy(claimed, loss, least_gain, check.best.causes.front());
-  check.over_rival = loss(rival.settings) - best;
+  check.over_rival = loss(rival.settings, kWhole) - best;
   check.rival = rival.causes.empty() ? "" : rival.causes.front();
   return check;
 }

@@ -18,7 +18,10 @@ struct Entry {
   bool is_token = false;
 };
 
-double Capped(double logit, double cap) { return cap > 0 ? cap * std::tanh(logit / cap) : logit; }
+// cap * tanh(logit / cap), by an exponential, which takes half as long as std::tanh.
+double Capped(double logit, double cap) {
+  return cap > 0 ? cap - 2 * cap / (std::exp(2 * logit / cap) + 1) : logit;
+}
 
 double Penalised(double logit, const SeenLogit& seen, const SamplerSettings& settings) {
   const bool repeated =
@@ -244,16 +247,16 @@ TokenScore ScoreToken(const TokenLogits& logits, const SamplerSettings& settings
     for (Entry& entry : entries) entry.logit /= settings.temperature;
   };
   if (!settings.temperature_last) heat();
-  const double full = LogSum(entries);
+  // The sum is over what the filters leave, or over all. It is most of the work, and done only once,
+  // and not at all for a token that is left out.
+  const bool of_rest = settings.renormalised || settings.temperature_last;
+  const double full = of_rest ? 0 : LogSum(entries);
   if (HasFilter(settings)) Filter(entries, settings);
   if (settings.temperature_last) heat();
-  const double log_sum =
-      settings.renormalised || settings.temperature_last ? LogSum(entries) : full;
-  TokenScore score{kNever};
-  for (const Entry& entry : entries) {
-    if (entry.is_token) score.logprob = entry.logit - log_sum;
-  }
-  return score;
+  const auto token = std::find_if(entries.begin(), entries.end(),
+                                  [](const Entry& entry) { return entry.is_token; });
+  if (token == entries.end()) return {kNever};
+  return {token->logit - (of_rest ? LogSum(entries) : full)};
 }
 
 }  // namespace tandem::drift
