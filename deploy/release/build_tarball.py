@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 import zipfile
 
-from build_wheel import ROOT, copy_copyrights, prepare, run
+from build_wheel import DEFAULT_LEVEL, ROOT, copy_copyrights, prepare, run
 
 PROGRAMS = ("tandem", "rollout_server", "trainer")
 CPP_RUNTIME = ("libstdc++.so.6", "libgcc_s.so.1")
@@ -42,9 +42,9 @@ def unpack(wheel, folder):
 def add_libtorch(binaries, python):
     """The libraries of LibTorch's wheels that the programs need, where the programs look for them, and the licences. Returns the
     wheels as NAME==VERSION."""
-    with tempfile.TemporaryDirectory() as prefix:
+    with tempfile.TemporaryDirectory(dir=python.parent) as prefix:
         run(ROOT / "deploy/setup/copy_programs.sh", binaries, prefix)
-        shutil.copytree(pathlib.Path(prefix, "lib/tandem"), python, dirs_exist_ok=True)
+        shutil.copytree(pathlib.Path(prefix, "lib/tandem"), python, copy_function=os.replace, dirs_exist_ok=True)
     site, = (ROOT / ".deps/venv/lib").glob("python3*/site-packages")
     copied = {str(path.relative_to(python)) for path in python.rglob("*.so*")}
     distributions = []
@@ -70,7 +70,7 @@ def add_cpp_runtime(binaries, python):
     copy_copyrights(libraries, python / "tandem_rl/share/doc")
 
 
-def pack(tree, archive, moment):
+def pack(tree, archive, moment, level=DEFAULT_LEVEL):
     """A tar of one owner and one moment, in sorted order, so that the same files give the same archive."""
     def plain(member):
         member.uid = member.gid = 0
@@ -80,7 +80,7 @@ def pack(tree, archive, moment):
         return member
     # gzip alone: xz takes minutes for a tenth less. Without a name and a moment in its header.
     with open(archive, "wb") as out:
-        with subprocess.Popen(["gzip", "--no-name", "-6"], stdin=subprocess.PIPE, stdout=out) as gzip:
+        with subprocess.Popen(["gzip", "--no-name", f"-{level}"], stdin=subprocess.PIPE, stdout=out) as gzip:
             with tarfile.open(fileobj=gzip.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
                 for path in sorted([tree, *tree.rglob("*")]):
                     tar.add(path, arcname=path.relative_to(tree.parent), recursive=False, filter=plain)
@@ -89,7 +89,7 @@ def pack(tree, archive, moment):
             raise SystemExit(f"gzip: exit code {gzip.returncode}")
 
 
-def build(wheel, binaries, out):
+def build(wheel, binaries, out, level=DEFAULT_LEVEL):
     """(path of the archive, the Debian packages whose libraries are in it, the wheels of LibTorch as NAME==VERSION)"""
     version = wheel.name.split("-")[1]
     with tempfile.TemporaryDirectory(dir=out) as temporary:
@@ -104,7 +104,7 @@ def build(wheel, binaries, out):
         shutil.copyfile(ROOT / "LICENSE", tree / "LICENSE")
         (tree / "README").write_text(README.format(version=version))
         archive = out / f"{tree.name}.tar.gz"
-        pack(tree, archive, int(os.environ["SOURCE_DATE_EPOCH"]))
+        pack(tree, archive, int(os.environ["SOURCE_DATE_EPOCH"]), level)
     return archive, packages, wheels
 
 

@@ -26,6 +26,8 @@ PROGRAMS = ("tandem", "rollout_server", "trainer", "libtandem_push_member.so")
 # LibTorch's wheel brings these, and those of CUDA that programs of the preset cuda name.
 OF_LIBTORCH = ("libtorch*.so*", "libc10*.so*", "libgomp.so.1", "libcudart.so*", "libcublas*.so*", "libnccl.so*")
 
+DEFAULT_LEVEL = 6  # of zip and gzip
+
 
 def run(*command, **options):
     """Standard output of a command; ends this program with what it said where it fails."""
@@ -61,13 +63,17 @@ def grafted_libraries(programs):
 
 def copy_copyrights(libraries, folder):
     """The copyright files of the Debian packages of the libraries."""
+    owners = {}
+    for line in run("dpkg-query", "-S", "*.so*").splitlines():  # one question about all is answered sooner than many
+        packages, _, path = line.rpartition(": ")
+        owners.setdefault(pathlib.Path(path).name, re.split("[:,]", packages)[0])
     for library in libraries:
-        owner = run("dpkg-query", "-S", f"*/{library.name}").split(":")[0].split(",")[0]
+        owner = owners.get(library.name) or sys.exit(f"no Debian package of this system has {library.name}")
         (folder / owner).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(f"/usr/share/doc/{owner}/copyright", folder / owner / "copyright")
 
 
-def build(binaries, out):
+def build(binaries, out, level=DEFAULT_LEVEL):
     """The path of the wheel in `out`, a directory from which earlier wheels of the package are removed."""
     with tempfile.TemporaryDirectory() as temporary:
         tree, plain = pathlib.Path(temporary, "tree"), pathlib.Path(temporary, "plain")
@@ -76,12 +82,13 @@ def build(binaries, out):
         run(ROOT / "deploy/setup/copy_programs.sh", binaries, package, "--wheel")
         (package / "bin/LIBTORCH_VERSION").write_text(libtorch_version() + "\n")
         copy_copyrights(grafted_libraries(package / "bin" / name for name in PROGRAMS), package / "share/doc")
-        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", plain, tree / "python")
+        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", plain,
+            "--config-settings", "--build-option=--compression=stored", tree / "python")  # auditwheel compresses it
         for earlier in out.glob("tandem_rl-*.whl"):
             earlier.unlink()
         excluded = [word for name in OF_LIBTORCH for word in ("--exclude", name)]
         run(sys.executable, "-m", "auditwheel", "repair", "--only-plat", *excluded,
-            "--wheel-dir", out, *plain.glob("*.whl"))
+            "--zip-compression-level", level, "--wheel-dir", out, *plain.glob("*.whl"))
     wheel, = out.glob("tandem_rl-*.whl")
     return wheel
 

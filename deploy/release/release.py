@@ -27,7 +27,7 @@ import zipfile
 
 import build_tarball
 import build_wheel
-from build_wheel import ROOT, run
+from build_wheel import DEFAULT_LEVEL, ROOT, run
 
 sys.path.insert(0, str(ROOT / "deploy/container"))
 import sbom  # noqa: E402
@@ -171,16 +171,16 @@ Download what you want and `SHA256SUMS` into one folder, and check it: `sha256su
 """
 
 
-def make(binaries, out, image_options):
+def make(binaries, out, image_options, level):
     """Everything into `out`; image_options is None for a release without the image. Returns the path of the page."""
     version, commit = version_and_commit()
     if commit.endswith("+"):
         say(f"the tree differs from its commit {commit[:-1]}: the programs are of the tree, the source archive is of the commit")
     say("the wheel")
-    files = {"wheel": build_wheel.build(binaries, out)}
+    files = {"wheel": build_wheel.build(binaries, out, level)}
     files["sdist"] = build_sdist(out)
     say("the archive of the programs")
-    files["tarball"], packages, libtorch_wheels = build_tarball.build(files["wheel"], binaries, out)
+    files["tarball"], packages, libtorch_wheels = build_tarball.build(files["wheel"], binaries, out, level)
     files["sbom"] = write_sbom(version, commit, packages, libtorch_wheels, out)
     files["source"] = build_source_archive(version, out)
     if image_options is not None:
@@ -200,6 +200,8 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin", help="directory of the programs")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/release-files", help="directory for the files, those of an earlier release removed")
     parser.add_argument("--without-image", action="store_true", help="all but the container image")
+    parser.add_argument("--compression-level", type=int, choices=range(1, 10), default=DEFAULT_LEVEL, metavar="1-9",
+                        help="of the wheel and of the archive of the programs (default: %(default)s)")
     parser.add_argument("image_options", nargs="*", metavar="OPTION", help="after --: options of deploy/container/build.sh")
     args = parser.parse_args()
     if not args.without_image and not os.environ.get("BUILDER") and not any(map(shutil.which, BUILDERS)):
@@ -209,7 +211,7 @@ def main():
     for pattern in MADE:
         for earlier in args.out.glob(pattern):
             earlier.unlink()
-    path = make(args.bin, args.out, None if args.without_image else args.image_options)
+    path = make(args.bin, args.out, None if args.without_image else args.image_options, args.compression_level)
     for file in sorted(args.out.iterdir()):
         print(f"{file.stat().st_size / 1e6:9.1f} MB  {file}")
     say(f"the page is {path}")
