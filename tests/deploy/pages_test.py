@@ -69,6 +69,7 @@ def test_a_pasted_run_file_is_understood(block, tmp_path, monkeypatch):
 
 # Names of options.
 
+@pytest.fixture(scope="module")
 def known_options():
     reference = call("run", "--help-config").stdout
     names = set(re.findall(r"^\| `([\w.]+)` \|", reference, re.M))
@@ -90,8 +91,8 @@ def test_names_are_found_where_code_has_them():
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "configuration.md"], ids=name_of)
-def test_every_option_that_a_page_names_is_one_of_the_binary(page):
-    known = known_options()  # the reference of options is compared as a whole
+def test_every_option_that_a_page_names_is_one_of_the_binary(page, known_options):
+    known = known_options  # the reference of options is compared as a whole
     assert len(known) > 150
     misspelt = {"trainer.prompts_per_stepp"}  # the example of an unknown name in the table of bad input
     maps = {"trainer.reward.weights"}  # the names of entries in a mapping are chosen by the reader

@@ -1,9 +1,13 @@
 """Complete runs of server and trainer on a small random model with `tandem run`, for end-to-end tests."""
+import hashlib
+import importlib.metadata
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 TANDEM = pathlib.Path(os.environ["TANDEM_BIN"]) / "tandem"
@@ -20,10 +24,38 @@ def without_native_bf16(monkeypatch):
         monkeypatch.setenv("TANDEM_INSTRUCTION_SET", "avx512")
 
 
+MAKE_MODELS = SOURCE / "tests" / "parity" / "make_models.py"
+
+
+def made_models(*arguments):
+    """The directory of models that make_models.py has made with these arguments, whichever test asked first. To import
+    transformers takes ten processor seconds, and the same program and libraries give the same files."""
+    about = [MAKE_MODELS.read_text(encoding="utf-8"), *arguments,
+             *(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers", "tokenizers", "safetensors"))]
+    key = hashlib.sha256("\0".join(about).encode()).hexdigest()[:16]
+    return pathlib.Path(os.environ["TANDEM_TESTS"]) / "made_models" / key
+
+
 def make_model(directory, *arguments, kind="llama"):
     """A random model whose vocabulary is its tokenizer's, so that text rewards see every token."""
-    subprocess.run([sys.executable, str(SOURCE / "tests" / "parity" / "make_models.py"), "--kind", kind,
-                    "--vocab-size", "354", "--out", str(directory), *arguments], check=True, timeout=120)
+    words = ["--kind", kind, "--vocab-size", "354", *map(str, arguments)]
+
+    def make(out):
+        subprocess.run([sys.executable, str(MAKE_MODELS), *words, "--out", str(out)], check=True, timeout=120)
+
+    if "TANDEM_TESTS" not in os.environ:
+        make(directory)
+        return directory
+    kept = made_models(*words)
+    if not kept.exists():
+        kept.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            make(pathlib.Path(folder) / "model")
+            try:  # under the name only once it is whole; a test that runs at the same time may have been faster
+                os.rename(pathlib.Path(folder) / "model", kept)
+            except OSError:
+                assert kept.exists()
+    shutil.copytree(kept, directory, dirs_exist_ok=True)
     return directory
 
 

@@ -8,10 +8,11 @@ import subprocess
 import pytest
 import small_run
 
+from forked_tracker import start
 from mlflow_test import expected, history_of, only_run
 from waiting import wait_until
 from wandb_test import files_of, rows_of, values_by_step
-from written_run import environment, metrics_of, start
+from written_run import environment, metrics_of
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +88,8 @@ def test_a_run_is_followed_while_it_trains_by_trackers_that_are_killed_and_start
     assert len(secret) > 20 and secret not in json.dumps(config | found.data.tags)
 
 
-def test_a_trainer_that_is_killed_makes_steps_again_and_the_later_ones_stand(tmp_path, model):
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+def test_a_trainer_that_is_killed_makes_steps_again_and_the_later_ones_stand(tmp_path, model, database):
+    store = database
     run = LiveRun(tmp_path, model, steps=150)
     training = run.begin()
     trackers = trackers_of(run, store)
@@ -108,8 +109,8 @@ def test_a_trainer_that_is_killed_makes_steps_again_and_the_later_ones_stand(tmp
     assert found.data.metrics["time_s"] == metrics[150]["time_s"] and found.data.tags["events.resumed"] == "1"
 
 
-def test_a_run_that_is_resumed_goes_on_in_the_same_run_of_the_service(tmp_path, model):
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+def test_a_run_that_is_resumed_goes_on_in_the_same_run_of_the_service(tmp_path, model, database):
+    store = database
     run = LiveRun(tmp_path, model, steps=7)
     for arguments in ([], ["--resume", "--set", "trainer.steps=12"]):
         assert run.begin(*arguments).wait(240) == 0

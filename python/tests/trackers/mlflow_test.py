@@ -5,14 +5,16 @@ import signal
 import mlflow
 import pytest
 
+from forked_tracker import call, import_beforehand, start
 from tandem_rl.trackers.mlflow_service import MlflowOptions, MlflowService, key_of
 from tandem_rl.trackers.run_files import RunFiles
 from tandem_rl.trackers.sent_steps import Begun, Row
 from tandem_rl.trackers.service import SentRow, ServiceError
 from waiting import wait_until
-from written_run import call, environment, metrics_of, start
+from written_run import environment, metrics_of
 
 STARTED_MS = 1795840458141
+import_beforehand("mlflow")
 
 
 @pytest.fixture(params=["database", "folder"])
@@ -20,7 +22,9 @@ def store(request, tmp_path, monkeypatch):
     """An empty store: its URI. MLflow asks for a variable before it writes to a folder."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.chdir(tmp_path)  # where a database's artifacts go
-    return f"sqlite:///{tmp_path}/mlflow.db" if request.param == "database" else f"file://{tmp_path}/store"
+    if request.param == "folder":
+        return f"file://{tmp_path}/store"
+    return request.getfixturevalue("database")
 
 
 def runs_of(store, experiment="tandem"):
@@ -33,9 +37,9 @@ def only_run(store):
     return client, found
 
 
-def history_of(client, found):
-    """name -> [(step, value)] in the order of time, of everything that was sent."""
-    histories = {name: client.get_metric_history(found.info.run_id, name) for name in found.data.metrics}
+def history_of(client, found, names=None):
+    """name -> [(step, value)] in the order of time, of everything that was sent, or of some names."""
+    histories = {name: client.get_metric_history(found.info.run_id, name) for name in names or found.data.metrics}
     return {name: [(metric.step, metric.value) for metric in sorted(history, key=lambda metric: metric.timestamp)]
             for name, history in histories.items()}
 
@@ -166,8 +170,7 @@ def test_rows_of_many_numbers_are_sent_in_several_calls(run, store):
     rows = [SentRow(Row(step, "", step, STARTED_MS + step), {"step": step, **{f"m{i}": i for i in range(600)}}) for step in (1, 2, 3)]
     service.send(rows)
     service.send([SentRow(Row(4, "", 4, STARTED_MS + 4), {"step": 4, **{f"m{i}": i for i in range(1500)}})])
-    client, found = only_run(store)
-    history = history_of(client, found)
+    history = history_of(*only_run(store), names=["step", "m599", "m1499"])
     assert history["step"] == [(step, step) for step in (1, 2, 3, 4)] and history["m599"] == [(step, 599) for step in (1, 2, 3, 4)]
     assert history["m1499"] == [(4, 1499)]
 

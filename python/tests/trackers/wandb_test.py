@@ -8,9 +8,12 @@ import pytest
 from wandb.proto import wandb_internal_pb2
 
 from fake_wandb import KEY, FakeWandb
+from forked_tracker import call, import_beforehand, start
 from tandem_rl.trackers.wandb_files import records
 from waiting import wait_until
-from written_run import call, environment, metrics_of, start
+from written_run import environment, metrics_of
+
+import_beforehand("wandb")
 
 
 def files_of(run):

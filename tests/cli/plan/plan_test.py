@@ -76,28 +76,31 @@ def test_supervised_training_peaks_where_planned(place, tmp_path, case):
     def run(model, number=1):
         out = tmp_path / f"{model}-{number}"
         held_out = ["--held-out", 0.12] if command == "train-reward-model" else []
-        peak = peak_of(command, "--model", place / model, "--data", place / f"{data}.jsonl", "--out", out, "--epochs", 6, "--batch", 8,
+        peak = peak_of(command, "--model", place / model, "--data", place / f"{data}.jsonl", "--out", out, "--epochs", 2, "--batch", 8,
                        "--microbatch-tokens", 4096, "--threads", 1, "--dtype", dtype, *held_out)
         return peak, json.loads((out / "metrics.jsonl").read_text().splitlines()[0])["num_tokens"]
     base, _ = run("tiny")
-    (peak, tokens), (again, _) = run("big"), run("big", 2)
-    peak = (peak + again) / 2  # they differ by up to 2 %
+    peak, tokens = run("big")
     examples = 7 if command == "train-reward-model" else 8
     prompt = 14
     answer = max(1, (tokens // examples - prompt) // answers)
     planned = plan("--algorithm", case.split()[0], "--model", place / "big", "--prompt-tokens", prompt, "--set",
                    f"completion_tokens={answer}", "--set", f"batch={examples}", "--set", f"dtype={dtype}")
-    close_to(process(planned, "trainer rank")["bytes"], peak - base)
+    planned = process(planned, "trainer rank")["bytes"]
+    if planned != pytest.approx(peak - base, rel=TOLERANCE - 0.02):  # runs differ by up to 2 %, so that two say more than one
+        peak = (peak + run("big", 2)[0]) / 2
+    close_to(planned, peak - base)
 
 
 class Run:
-    """Three train steps of one row; `memory` has the trainer's numbers and the server's peak resident bytes."""
+    """Two train steps of one row, the second with the moments of the first; `memory` has the trainer's numbers and the server's
+    peak resident bytes."""
 
     def __init__(self, place, folder, model, dtype, preset, *sets):
         self.config = folder / f"{model}-{preset}-{dtype}.yaml"
         self.config.write_text(yaml.safe_dump({
             "server": {"model": str(place / model), "engine": {"dtype": dtype, "kv_capacity_tokens": 4096, "num_threads": 1}},
-            "trainer": {"run": {"out": str(folder), "name": f"{model}-{preset}-{dtype}"}, "model": str(place / model), "steps": 3,
+            "trainer": {"run": {"out": str(folder), "name": f"{model}-{preset}-{dtype}"}, "model": str(place / model), "steps": 2,
                         "preset": preset, "prompts_per_step": 4, "completions_per_prompt": 4, "dtype": dtype,
                         "sampling": {"max_new_tokens": 32, "temperature": 1},
                         "data": {"train": str(place / "prompts.jsonl"), "chat": False}, "checkpoint": {"at_end": False},
@@ -115,16 +118,23 @@ class Run:
         self.memory = [line for line in lines if "memory/peak_bytes" in line][-1]
 
     def watch(self, child):
+        found = []  # the server
+
+        def is_server(pid):
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+                words = file.read()
+            return f"/{self.config.stem}/" in words and "rollout_server" in words.split("\0")[0]
+
         def looked():
-            for pid in filter(str.isdigit, os.listdir("/proc")):
+            for pid in found or filter(str.isdigit, os.listdir("/proc")):
                 try:
-                    with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
-                        words = file.read()
-                    if f"/{self.config.stem}/" not in words or "rollout_server" not in words.split("\0")[0]:
+                    if not found and not is_server(pid):
                         continue
+                    found[:] = [pid]
                     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
                         status = dict(line.split(":", 1) for line in file)
                     self.server_peak = int(status["VmHWM"].split()[0]) * 1024
+                    break
                 except (OSError, KeyError):
                     pass
             return child.poll() is not None

@@ -35,7 +35,7 @@ inline constexpr int64_t kPrompt = 6, kDrawn = 16, kRows = 14;
 // line with the referee.
 class RefereeTest : public ::testing::Test {
  protected:
-  RefereeTest() {
+  explicit RefereeTest(const ModelConfig& config = TinyModelConfig()) : config_(config) {
     EXPECT_THAT(WriteTinyModel(model_.path(), TANDEM_SOURCE_DIR, config_, 1), IsOk());
     EXPECT_THAT(WriteTinyModel(other_.path(), TANDEM_SOURCE_DIR, config_, 2), IsOk());
     std::mt19937 random(3);
@@ -58,8 +58,8 @@ class RefereeTest : public ::testing::Test {
 
   std::vector<float> TrainerSays(const ModelConfig& config, uint64_t seed, double temperature = 1,
                                  ComputeDType dtype = ComputeDType::kFp32) const {
-    const auto policy = trainer::Policy::Create(config, TinyModelTensors(TinyModelConfig(), seed),
-                                                dtype, /*trainable=*/false);
+    const auto policy = trainer::Policy::Create(config, TinyModelTensors(config_, seed), dtype,
+                                                /*trainable=*/false);
     EXPECT_THAT(policy, IsOk());
     std::vector<float> out;
     for (int64_t row = 0; row < kRows; ++row) {
@@ -92,7 +92,7 @@ class RefereeTest : public ::testing::Test {
     return report->sides.at(0);
   }
 
-  const ModelConfig config_ = TinyModelConfig();
+  const ModelConfig config_;
   const TempDir model_, other_;
   Records records_;
   RefereeOptions options_;

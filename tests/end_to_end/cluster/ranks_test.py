@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,11 +46,44 @@ def expect_same_learning(these, those):
         assert a["drift/mean_abs_delta"] == pytest.approx(b["drift/mean_abs_delta"], abs=2e-6)
 
 
-def test_two_ranks_learn_what_one_learns_and_three_too(model, tmp_path):
-    alone = train(tmp_path / "one", model, 1)
-    for num_ranks in (2, 3):
-        expect_same_learning(train(tmp_path / str(num_ranks), model, num_ranks), alone)
-        logs = tmp_path / str(num_ranks) / "runs" / "small" / "logs"
+SAVED = {"steps": 4, "checkpoint": {"every": 2}}  # the options of the runs that tests compare with one another
+
+
+@pytest.fixture(scope="module")
+def alone(model, tmp_path_factory):
+    """A run of one rank: its folder."""
+    folder = tmp_path_factory.mktemp("alone")
+    train(folder, model, 1, **SAVED)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(model, tmp_path_factory):
+    """The same run with two ranks."""
+    folder = tmp_path_factory.mktemp("two")
+    train(folder, model, 2, **SAVED)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cut(model, tmp_path_factory):
+    """The same run with two ranks, which ended after two steps of four."""
+    folder = tmp_path_factory.mktemp("cut")
+    train(folder, model, 2, **{**SAVED, "steps": 2})
+    return folder
+
+
+def go_on(cut, folder, model, num_ranks):
+    """A copy of the run that was cut, which goes on in `folder` with so many ranks."""
+    shutil.copytree(cut / "runs", folder / "runs")
+    return train(folder, model, num_ranks, "--resume", **SAVED)
+
+
+def test_two_ranks_learn_what_one_learns_and_three_too(model, alone, two, tmp_path):
+    train(tmp_path, model, 3, **SAVED)
+    for folder, num_ranks in ((two, 2), (tmp_path, 3)):
+        expect_same_learning(small_run.steps(folder), small_run.steps(alone))
+        logs = folder / "runs" / "small" / "logs"
         assert len(list(logs.glob("trainer*.log"))) == num_ranks
 
 
@@ -110,12 +144,10 @@ def test_ranks_that_hold_parts_of_the_weights_learn_and_measure_what_one_rank_do
             assert abs(ours[name] - values).max() < 1e-6, f"{file}: {name}"
 
 
-def test_a_run_of_two_ranks_goes_on_where_it_was_saved(model, tmp_path):
-    whole = train(tmp_path / "whole", model, 2, steps=4)
-    train(tmp_path / "cut", model, 2, steps=2, checkpoint={"every": 2})
-    rest = train(tmp_path / "cut", model, 2, "--resume", steps=4, checkpoint={"every": 2})
+def test_a_run_of_two_ranks_goes_on_where_it_was_saved(model, two, cut, tmp_path):
+    rest = go_on(cut, tmp_path, model, 2)
     assert [step["step"] for step in rest] == [1, 2, 3, 4]
-    expect_same_learning(rest, whole)
+    expect_same_learning(rest, small_run.steps(two))
 
 
 def moments(folder, step):
@@ -124,16 +156,14 @@ def moments(folder, step):
     return load_file(path)
 
 
-def test_a_run_of_two_ranks_goes_on_with_one_and_with_three(model, tmp_path):
+def test_a_run_of_two_ranks_goes_on_with_one_and_with_three(model, alone, cut, tmp_path):
     """Each rank has a part of the optimizer state, and a checkpoint has all of it."""
-    whole = train(tmp_path / "whole", model, 1, steps=4, checkpoint={"every": 2})
     for num_ranks in (1, 3):
         folder = tmp_path / str(num_ranks)
-        train(folder, model, 2, steps=2, checkpoint={"every": 2})
-        rest = train(folder, model, num_ranks, "--resume", steps=4, checkpoint={"every": 2})
+        rest = go_on(cut, folder, model, num_ranks)
         assert [step["step"] for step in rest] == [1, 2, 3, 4]
-        expect_same_learning(rest, whole)
-        expected, got = moments(tmp_path / "whole", 4), moments(folder, 4)
+        expect_same_learning(rest, small_run.steps(alone))
+        expected, got = moments(alone, 4), moments(folder, 4)
         assert expected.keys() == got.keys()
         for name, values in expected.items():
             assert got[name].shape == values.shape
@@ -230,6 +260,13 @@ def test_a_rank_that_hangs_is_named_within_the_deadline_and_the_flight_record_is
     wait_until(lambda: not is_alive(pid), "the rank that hung is left")
 
 
+@pytest.fixture(scope="module")
+def server(model):
+    """The server of trainers that release it when they end."""
+    with Server(model, "--dtype", "fp32") as started:
+        yield started
+
+
 def start_ranks(config, address, *words):
     """A trainer of two ranks without a launcher: [process]."""
     variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -238,26 +275,25 @@ def start_ranks(config, address, *words):
 
 
 @pytest.mark.parametrize("asked", [0, 1])
-def test_a_signal_to_any_rank_saves_and_ends_all_of_them_as_interrupted(model, tmp_path, asked):
+def test_a_signal_to_any_rank_saves_and_ends_all_of_them_as_interrupted(model, server, tmp_path, asked):
     """A cluster evicts one pod. Exit code 0 of the others would mean that their part of the run is done."""
     config = write_config(tmp_path, model, 1, steps=100000)
     metrics = tmp_path / "runs" / "small" / "metrics.jsonl"
-    with Server(model, "--dtype", "fp32") as server:
-        ranks = start_ranks(config, server.address, "--resume-or-start")
-        try:
-            wait_until(lambda: metrics.exists() and "loss/total" in metrics.read_text(), "no step was made")
-            ranks[asked].send_signal(signal.SIGTERM)
-            errors = [rank.communicate(timeout=240)[1] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-        assert [rank.returncode for rank in ranks] == [143, 143], errors
-        last = (tmp_path / "runs" / "small" / "checkpoints" / "LATEST").read_text().strip()
-        done = int(last.removeprefix("step_"))
-        again = start_ranks(config, server.address, "--resume-or-start", "--set", f"trainer.steps={done + 1}")
-        errors = [rank.communicate(timeout=120)[1] for rank in again]
-        assert [rank.returncode for rank in again] == [0, 0], errors
+    ranks = start_ranks(config, server.address, "--resume-or-start")
+    try:
+        wait_until(lambda: metrics.exists() and "loss/total" in metrics.read_text(), "no step was made")
+        ranks[asked].send_signal(signal.SIGTERM)
+        errors = [rank.communicate(timeout=240)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [143, 143], errors
+    last = (tmp_path / "runs" / "small" / "checkpoints" / "LATEST").read_text().strip()
+    done = int(last.removeprefix("step_"))
+    again = start_ranks(config, server.address, "--resume-or-start", "--set", f"trainer.steps={done + 1}")
+    errors = [rank.communicate(timeout=120)[1] for rank in again]
+    assert [rank.returncode for rank in again] == [0, 0], errors
     assert small_run.steps(tmp_path)[-1]["step"] == done + 1
     assert small_run.events(tmp_path, "resumed")
 
@@ -284,41 +320,39 @@ def test_a_rank_0_that_hangs_is_given_up_by_the_others(model, tmp_path):
     assert any(re.search(message, error) for message in messages), error
 
 
-def test_all_ranks_end_with_the_exit_code_of_rank_0(model, tmp_path):
+def test_all_ranks_end_with_the_exit_code_of_rank_0(model, server, tmp_path):
     """The exit code of each rank alone may decide whether a launcher tries again."""
     config = write_config(tmp_path, model, 1, data={"train": str(tmp_path / "none.jsonl"), "chat": False})
-    with Server(model, "--dtype", "fp32") as server:
-        ranks = start_ranks(config, server.address)
-        errors = [rank.communicate(timeout=240)[1] for rank in ranks]
+    ranks = start_ranks(config, server.address)
+    errors = [rank.communicate(timeout=240)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [3, 3], errors
     assert "none.jsonl" in errors[0] and "rank 0 ended with exit code 3" in errors[1]
 
 
-def test_torchrun_starts_the_ranks_of_a_trainer(model, tmp_path):
+def test_torchrun_starts_the_ranks_of_a_trainer(model, server, tmp_path):
     config = write_config(tmp_path, model, 1)
-    with Server(model, "--dtype", "fp32") as server:
-        done = subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node=2",
-             "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0",
-             str(small_run.TANDEM.parent / "trainer"), "--config", str(config), "--servers", server.address],
-            capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node=2",
+         "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0",
+         str(small_run.TANDEM.parent / "trainer"), "--config", str(config), "--servers", server.address],
+        capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(small_run.steps(tmp_path)) == 3
 
 
-def test_ranks_with_different_configurations_are_refused(model, tmp_path):
+def test_ranks_with_different_configurations_are_refused(model, server, tmp_path):
+    """The last test with the server, because rank 0 is killed and may still hold it."""
     config = write_config(tmp_path, model, 1)
     trainer = str(small_run.TANDEM.parent / "trainer")
     variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    with Server(model, "--dtype", "fp32") as server:
-        first = subprocess.Popen([trainer, "--config", str(config), "--servers", server.address],
-                                 env={**os.environ, **variables, "RANK": "0"}, stderr=subprocess.DEVNULL)
-        try:
-            second = subprocess.run([trainer, "--config", str(config), "--servers", server.address, "--set",
-                                     "trainer.seed=6"], env={**os.environ, **variables, "RANK": "1"},
-                                    capture_output=True, text=True, timeout=120)
-        finally:
-            first.kill()
-            first.wait()
+    first = subprocess.Popen([trainer, "--config", str(config), "--servers", server.address],
+                             env={**os.environ, **variables, "RANK": "0"}, stderr=subprocess.DEVNULL)
+    try:
+        second = subprocess.run([trainer, "--config", str(config), "--servers", server.address, "--set",
+                                 "trainer.seed=6"], env={**os.environ, **variables, "RANK": "1"},
+                                capture_output=True, text=True, timeout=120)
+    finally:
+        first.kill()
+        first.wait()
     assert second.returncode == 2, second.stderr
     assert "rank 1" in second.stderr and "has another configuration than rank 0" in second.stderr

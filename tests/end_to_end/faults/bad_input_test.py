@@ -49,6 +49,14 @@ def serving(model, listen="127.0.0.1:0"):
         process.wait()
 
 
+@pytest.fixture(scope="module")
+def address(model):
+    """The address of a server for trainers that end by themselves and release it. Where the launcher is not what is tested,
+    a trainer at this server takes a third of the processor time of `tandem run`."""
+    with serving(model) as (_, found):
+        yield found
+
+
 @contextlib.contextmanager
 def background(log, *arguments, env=None):
     """A program that runs during the test, with its output in the file `log`."""
@@ -373,8 +381,8 @@ def test_a_place_that_cannot_be_written_to_is_exit_7_before_a_server_is_asked(co
 @pytest.mark.parametrize("failure, message", [
     ("ENOSPC:1000", "No space left on device; free space and try again"), ("EIO:1000", "write failed: Input/output error"),
     ("EIO:fsync", "fsync failed: Input/output error"), ("ENOSPC:fsync", "fsync failed: No space left on device")])
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(config, tmp_path, failure, message):
-    code, output = call(TANDEM, "run", config, *EVERY_STEP,
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(config, address, tmp_path, failure, message):
+    code, output = call(TRAINER, "--config", config, "--servers", address, *EVERY_STEP,
                         env={"TANDEM_FAIL_WRITE": f"checkpoints/step_2.tmp:{failure}"})
     assert code == 0, output  # step 3 was saved, so nothing is lost
     failed = small_run.events(tmp_path, "checkpoint_failed")
@@ -400,12 +408,12 @@ def test_a_last_checkpoint_that_finds_the_disk_full_is_exit_7(config, tmp_path):
 
 @pytest.mark.parametrize("path, after_bytes, lost", [
     ("rollouts/step_2", 100, {2}), ("metrics.jsonl", 100, {1}), ("events.jsonl", 600, {1})])
-def test_a_record_that_finds_the_disk_full_is_exit_7_and_can_be_resumed(config, tmp_path, path, after_bytes, lost):
-    code, output = call(TANDEM, "run", config, *EVERY_STEP,
+def test_a_record_that_finds_the_disk_full_is_exit_7_and_can_be_resumed(config, address, tmp_path, path, after_bytes, lost):
+    code, output = call(TRAINER, "--config", config, "--servers", address, *EVERY_STEP,
                         env={"TANDEM_FAIL_WRITE": f"/{path}:ENOSPC:{after_bytes}"})
     assert code == 7, output
     assert f"{path}" in output and "No space left on device; free space and try again" in output
-    code, output = small_run.run(config, "--resume")
+    code, output = call(TRAINER, "--config", config, "--servers", address, "--resume")
     assert code == 0, output
     # The line for which there was no space is lost, but not the weights of its step.
     assert {1, 2, 3} - {step["step"] for step in small_run.steps(tmp_path)} <= lost
@@ -447,16 +455,17 @@ def named(pids, name):
     return next(p for p in pids if pathlib.Path(f"/proc/{p}/comm").read_text().startswith(name))
 
 
-def goes_on(config, folder):
-    """--resume trains two more steps, and each step has one line in the metrics."""
+def goes_on(config, folder, address=None):
+    """--resume trains two more steps, and each step has one line in the metrics: with the launcher, or at this server."""
     saved = int(last_checkpoint(folder).removeprefix("step_"))
-    code, output = small_run.run(config, "--resume", "--set", f"trainer.steps={saved + 2}")
+    start = [TANDEM, "run", config] if address is None else [TRAINER, "--config", config, "--servers", address]
+    code, output = call(*start, "--resume", "--set", f"trainer.steps={saved + 2}")
     assert code == 0, output
     assert [step["step"] for step in small_run.steps(folder)] == list(range(1, saved + 3))
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_a_checkpoint_exits_with_its_number_and_leaves_no_process(config, tmp_path, number, code):
+def test_a_signal_saves_a_checkpoint_exits_with_its_number_and_leaves_no_process(config, address, tmp_path, number, code):
     with background(tmp_path / "log", TANDEM, "run", config, *LONG) as tandem:
         wait_until(lambda: num_steps(tmp_path) >= 2, "no step")
         pids = children(tandem.pid)
@@ -466,7 +475,7 @@ def test_a_signal_saves_a_checkpoint_exits_with_its_number_and_leaves_no_process
     assert not any(runs(pid) for pid in pids)
     assert small_run.events(tmp_path, "run_stopped")
     assert last_checkpoint(tmp_path) == f"step_{num_steps(tmp_path)}"
-    goes_on(config, tmp_path)
+    goes_on(config, tmp_path, address)
 
 
 def test_sigterm_to_a_trainer_alone_is_143_too(model, config, tmp_path):
@@ -480,7 +489,7 @@ def test_sigterm_to_a_trainer_alone_is_143_too(model, config, tmp_path):
         assert code == 0 and "owner none" in output, output  # released at once, so there is no lease to wait for
 
 
-def test_a_killed_server_of_the_launcher_is_exit_9_after_the_trainer_saved(config, tmp_path):
+def test_a_killed_server_of_the_launcher_is_exit_9_after_the_trainer_saved(config, address, tmp_path):
     with background(tmp_path / "log", TANDEM, "run", config, *LONG, "--set", "launch.max_restarts=0") as tandem:
         wait_until(lambda: num_steps(tmp_path) >= 2, "no step")
         pids = children(tandem.pid)
@@ -488,7 +497,7 @@ def test_a_killed_server_of_the_launcher_is_exit_9_after_the_trainer_saved(confi
         assert tandem.wait(timeout=120) == 9, (tmp_path / "log").read_text()
     assert "rollout_server 0 ended with signal 9 (Killed)" in (tmp_path / "log").read_text()
     assert not any(runs(pid) for pid in pids)
-    goes_on(config, tmp_path)
+    goes_on(config, tmp_path, address)
 
 
 def test_a_killed_launcher_takes_its_processes_along_and_the_trainer_saves(config, tmp_path):

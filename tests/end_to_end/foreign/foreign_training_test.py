@@ -1,10 +1,9 @@
 """The trainer takes rollouts from a server of another engine: a fake vLLM that serves the same model through `transformers`, and so
 loads for real the directories that the trainer writes."""
 import json
+import multiprocessing
 import os
-import signal
 import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -15,8 +14,15 @@ import small_run
 from free_ports import free_port
 from waiting import wait_until
 
-FAKE = small_run.SOURCE / "tests" / "support" / "python" / "fake_vllm.py"
+FORKS = multiprocessing.get_context("forkserver")  # of a process that has imported what each fake vLLM needs: it takes seconds
+FORKS.set_forkserver_preload(["torch", "transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama",
+                              "transformers.models.auto.tokenization_auto"])
 TRAINER = small_run.TANDEM.parent / "trainer"
+
+
+def serve(arguments):
+    import fake_vllm
+    fake_vllm.main(arguments)
 
 
 class FakeVllm:
@@ -24,8 +30,7 @@ class FakeVllm:
 
     def __init__(self, model, folder, *arguments):
         self.port, self.log = free_port(), folder / "vllm.jsonl"
-        self.command = [sys.executable, str(FAKE), "--model", str(model), "--port", str(self.port), "--log", str(self.log),
-                        *arguments]
+        self.arguments = ["--model", str(model), "--port", str(self.port), "--log", str(self.log), *arguments]
         self.process = None
 
     @property
@@ -40,15 +45,16 @@ class FakeVllm:
         self.kill()
 
     def start(self):
-        self.process = subprocess.Popen(self.command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.process = FORKS.Process(target=serve, args=(self.arguments,), daemon=True)
+        self.process.start()
         wait_until(self.answers, "the fake vLLM does not answer", 120)
 
     def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+        self.process.kill()
+        self.process.join()
 
     def answers(self):
-        assert self.process.poll() is None, "the fake vLLM ended"
+        assert self.process.is_alive(), "the fake vLLM ended"
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
                 return True

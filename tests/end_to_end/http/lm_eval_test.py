@@ -69,23 +69,44 @@ def server():
         yield one
 
 
-def evaluate(tasks, out, model, model_args, task, *more):
-    """The results and the samples of `lm_eval`."""
-    done = subprocess.run([sys.executable, "-m", "lm_eval", "run", "--model", model, "--model_args", model_args, "--tasks", task, "--include_path",
-                           str(tasks), "--output_path", str(out), "--log_samples", *more], capture_output=True, text=True, timeout=540,
-                          env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(out / "hf"), "OPENAI_API_KEY": "none"})
+DRIVER = pathlib.Path(__file__).with_name("lm_eval_driver.py")
+HF = ["--model", "hf", "--model_args", f"pretrained={SMOLLM2},dtype=float32", "--device", "cpu"]
+
+
+def through_http(server, model, path):
+    settings = f"model=smollm2,base_url={server.url}{path},num_concurrent=4,max_retries=1,tokenizer={SMOLLM2}"
+    return ["--model", model, "--model_args", settings]
+
+
+@pytest.fixture(scope="module")
+def evaluations(tasks, server, tmp_path_factory):
+    """The results and the samples of each task, by the way that it was evaluated: through the endpoints and through
+    transformers, plain and as chats. `lm_eval` runs once for each way, with all tasks of that way."""
+    folder = tmp_path_factory.mktemp("evaluations")
+    plain = ["--tasks", "capitals_choice,capitals_text,capitals_rolling"]
+    chat = ["--tasks", "capitals_text", "--apply_chat_template"]
+    ways = {"http": [*through_http(server, "local-completions", "/v1/completions"), *plain],
+            "hf": [*HF, *plain],
+            "http chat": [*through_http(server, "local-chat-completions", "/v1/chat/completions"), *chat],
+            "hf chat": [*HF, *chat]}
+    commands = folder / "commands.json"
+    commands.write_text(json.dumps([
+        ["run", *words, "--include_path", str(tasks), "--output_path", str(folder / way), "--log_samples"]
+        for way, words in ways.items()]))
+    done = subprocess.run([sys.executable, DRIVER, commands], capture_output=True, text=True, timeout=540,
+                          env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache"), "OPENAI_API_KEY": "none"})
     assert done.returncode == 0, done.stderr[-3000:]
-    results = json.loads(next(pathlib.Path(out).rglob("results_*.json")).read_text())["results"][task]
-    samples = [json.loads(line) for line in next(pathlib.Path(out).rglob("samples_*.jsonl")).read_text().splitlines()]
-    return results, sorted(samples, key=lambda one: one["doc_id"])
+    return {way: evaluated(folder / way) for way in ways}
 
 
-def through_transformers(tasks, out, task, *more):
-    return evaluate(tasks, out, "hf", f"pretrained={SMOLLM2},dtype=float32", task, "--device", "cpu", *more)
-
-
-def through_http(tasks, out, server, task, *more, model="local-completions", path="/v1/completions"):
-    return evaluate(tasks, out, model, f"model=smollm2,base_url={server.url}{path},num_concurrent=4,max_retries=1,tokenizer={SMOLLM2}", task, *more)
+def evaluated(out):
+    """task -> (its results, its samples), of the files that `lm_eval` wrote"""
+    path, = out.rglob("results_*.json")
+    found = {}
+    for task, results in json.loads(path.read_text())["results"].items():
+        path, = out.rglob(f"samples_{task}_*.jsonl")
+        found[task] = results, sorted(map(json.loads, path.read_text().splitlines()), key=lambda one: one["doc_id"])
+    return found
 
 
 def numbers(samples):
@@ -93,25 +114,23 @@ def numbers(samples):
     return [(float(value), greedy) for one in samples for ((value, greedy),) in one["resps"]]
 
 
-def test_multiple_choice_by_prompt_log_probs_scores_as_transformers_does(tasks, server, tmp_path):
-    own, own_samples = through_http(tasks, tmp_path / "http", server, "capitals_choice")
-    other, other_samples = through_transformers(tasks, tmp_path / "hf", "capitals_choice")
+def test_multiple_choice_by_prompt_log_probs_scores_as_transformers_does(evaluations):
+    own, own_samples = evaluations["http"]["capitals_choice"]
+    other, other_samples = evaluations["hf"]["capitals_choice"]
     assert own["acc,none"] == other["acc,none"] > 0.5
     for (a, greedy_a), (b, greedy_b) in zip(numbers(own_samples), numbers(other_samples), strict=True):
         assert a == pytest.approx(b, abs=2e-3) and greedy_a == greedy_b
 
 
-def test_perplexity_is_that_of_transformers(tasks, server, tmp_path):
-    own, _ = through_http(tasks, tmp_path / "http", server, "capitals_rolling")
-    other, _ = through_transformers(tasks, tmp_path / "hf", "capitals_rolling")
+def test_perplexity_is_that_of_transformers(evaluations):
+    own, _ = evaluations["http"]["capitals_rolling"]
+    other, _ = evaluations["hf"]["capitals_rolling"]
     assert own["word_perplexity,none"] == pytest.approx(other["word_perplexity,none"], rel=1e-3)
 
 
-@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
-def test_greedy_texts_are_those_of_transformers(tasks, server, tmp_path, chat):
-    more = ["--apply_chat_template"] if chat else []
-    kind = dict(model="local-chat-completions", path="/v1/chat/completions") if chat else {}
-    own, own_samples = through_http(tasks, tmp_path / "http", server, "capitals_text", *more, **kind)
-    other, other_samples = through_transformers(tasks, tmp_path / "hf", "capitals_text", *more)
+@pytest.mark.parametrize("chat", ["", " chat"], ids=["text", "chat"])
+def test_greedy_texts_are_those_of_transformers(evaluations, chat):
+    own, own_samples = evaluations["http" + chat]["capitals_text"]
+    other, other_samples = evaluations["hf" + chat]["capitals_text"]
     assert [one["resps"] for one in own_samples] == [one["resps"] for one in other_samples]
     assert own["exact_match,none"] == other["exact_match,none"]

@@ -118,28 +118,44 @@ def script_of(page, scratch):
     return script + "jobs -p | xargs -r kill 2>/dev/null || true\n"
 
 
-@pytest.fixture(scope="module")
-def demo(model, tmp_path_factory):
-    """The directory runs/ after the first command of the README."""
-    folder = make_tree(tmp_path_factory.mktemp("demo"), model)
-    code, output = bash(folder, "make demo")
-    assert code == 0, output[-6000:]
-    assert "de-quantised from a 4-bit file" in output, "the demo says what its model is"
-    return folder / "runs"
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_tells_to_paste_works(page, model, demo, tmp_path, fake_hub):
-    fake_hub.add_directory("models", "HuggingFaceTB/SmolLM2-135M-Instruct", model)
-    folder = tmp_path / "tree"
+def make_tree_for(page, folder, model):
     folder.mkdir()
     make_tree(folder, model)
-    if page != "README.md":
-        shutil.copytree(demo, folder / "runs", symlinks=True)
     # A run file and prompts for pages that expect the reader's and do not show any.
     for name, text in {**run_yaml_of("docs/replay.md"), **run_yaml_of(page)}.items():
         text = re.sub(r'format: "[^"]*"', SOME_TEXTS, text)
         (folder / name).write_text(text, encoding="utf-8")
     small_run.write_prompts(folder / "train.jsonl", count=40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def readme(model, tmp_path_factory):
+    """What the commands of the README end with, (exit code, output), and runs/ after the first of them."""
+    scratch = tmp_path_factory.mktemp("readme")
+    folder = make_tree_for("README.md", scratch / "tree", model)
+    script = re.sub(r"^make demo\b.*", r"\g<0>\ncp -a runs runs_of_demo", script_of("README.md", scratch), count=1, flags=re.M)
+    return *bash(folder, script), folder / "runs_of_demo"
+
+
+@pytest.fixture
+def demo(readme):
+    """The directory runs/ after the first command of the README."""
+    _, output, runs = readme
+    assert runs.exists(), output[-6000:]
+    assert "de-quantised from a 4-bit file" in output, "the demo says what its model is"
+    return runs
+
+
+def test_what_the_readme_tells_to_paste_works(readme):
+    code, output, _ = readme
+    assert code == 0, output[-8000:]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "README.md"])
+def test_what_a_page_tells_to_paste_works(page, model, demo, tmp_path, fake_hub):
+    fake_hub.add_directory("models", "HuggingFaceTB/SmolLM2-135M-Instruct", model)
+    folder = make_tree_for(page, tmp_path / "tree", model)
+    shutil.copytree(demo, folder / "runs", symlinks=True)
     code, output = bash(folder, script_of(page, tmp_path))
     assert code == 0, output[-8000:]

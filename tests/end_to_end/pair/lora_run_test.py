@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 
 import small_run
 
+from rollout_client import BIN, Server
+
 LORA = {"rank": 4, "alpha": 8}
 
 
@@ -27,6 +29,20 @@ def config_for(folder, model, dtype="bf16", engine=None, lora=None, **trainer):
     config["server"]["engine"].update({"dtype": dtype, **(engine or {})})
     path.write_text(json.dumps(config))
     return path
+
+
+@pytest.fixture(scope="module")
+def address(model):
+    """The address of an fp32 server for trainers that end by themselves and release it."""
+    with Server(model, "--dtype", "fp32") as server:
+        yield server.address
+
+
+def train(config, address, *arguments):
+    """A trainer at this server, where the launcher is not what is tested: (exit code, output)."""
+    done = subprocess.run([str(BIN / "trainer"), "--config", str(config), "--servers", address, *arguments], capture_output=True,
+                          text=True, timeout=240)
+    return done.returncode, done.stdout + done.stderr
 
 
 def checkpoint(folder, step):
@@ -140,7 +156,7 @@ def test_several_ranks_train_the_same_adapters_whole_and_sharded(model, tmp_path
         assert "token" in tandem("drift", "why", folder / "runs" / "small" / "captures" / "step_3")
 
 
-def test_a_resumed_run_goes_on_bit_for_bit(trained, model, tmp_path):
+def test_a_resumed_run_goes_on_bit_for_bit(model, address, tmp_path):
     options = {"checkpoint": {"every": 1}, "loss": {"kl_coefficient": 0.01}, "deterministic": True, "dtype": "fp32"}
     losses = []
     for name, stops in (("whole", [4]), ("parts", [2, 4])):
@@ -148,7 +164,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(trained, model, tmp_path):
         folder.mkdir()
         config = config_for(folder, model, lora={"dropout": 0.1}, **options)
         for stop in stops:
-            code, output = small_run.run(config, "--set", f"trainer.steps={stop}", *(["--resume"] if stop != stops[0] else []))
+            code, output = train(config, address, "--set", f"trainer.steps={stop}", *(["--resume"] if stop != stops[0] else []))
             assert code == 0, output
         losses.append([step["loss/total"] for step in small_run.steps(folder)])
     assert losses[0] == losses[1] and len(losses[0]) == 4
@@ -167,15 +183,15 @@ def test_the_run_can_be_attributed_and_names_a_base_that_is_not_the_servers(trai
     assert "start it with the model that the trainer starts from" in output, output
 
 
-def test_an_adapter_is_trained_on_from_a_peft_directory_and_must_fit(trained, model, tmp_path):
+def test_an_adapter_is_trained_on_from_a_peft_directory_and_must_fit(trained, model, address, tmp_path):
     start = checkpoint(trained, 3)
-    code, output = small_run.run(config_for(tmp_path, model, dtype="fp32", lora={"start": str(start)}, steps=1))
+    code, output = train(config_for(tmp_path, model, dtype="fp32", lora={"start": str(start)}, steps=1), address)
     assert code == 0, output
     # The first policy is already away from the base.
     assert small_run.steps(tmp_path)[0]["push/changed_share"] > 0
-    code, output = small_run.run(tmp_path / "run.yaml", "--clean", "--set", "trainer.lora.rank=8")
+    code, output = train(tmp_path / "run.yaml", address, "--clean", "--set", "trainer.lora.rank=8")
     assert code == 3 and "rank 4, and trainer.lora 8: set it to 4" in output, output
-    code, output = small_run.run(tmp_path / "run.yaml", "--clean", "--set", "trainer.lora.targets=[q_proj]")
+    code, output = train(tmp_path / "run.yaml", address, "--clean", "--set", "trainer.lora.targets=[q_proj]")
     assert code == 3 and "adapts other layers" in output, output
 
 

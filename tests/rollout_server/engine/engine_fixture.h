@@ -48,13 +48,15 @@ class EngineFixture : public ::testing::Test {
  protected:
   static constexpr uint64_t kModelSeed = 11;
 
-  static void SetUpTestSuite() {
-    directory_ = std::make_unique<tandem::testing::TempDir>();
-    ASSERT_THAT(tandem::testing::WriteTinyModel(directory_->path(), TANDEM_SOURCE_DIR,
-                                                tandem::testing::TinyModelConfig(), kModelSeed),
-                tandem::testing::IsOk());
-  }
+  static void SetUpTestSuite() { SetUpModel(tandem::testing::TinyModelConfig()); }
   static void TearDownTestSuite() { directory_.reset(); }
+
+  static void SetUpModel(const ModelConfig& config) {
+    directory_ = std::make_unique<tandem::testing::TempDir>();
+    ASSERT_THAT(
+        tandem::testing::WriteTinyModel(directory_->path(), TANDEM_SOURCE_DIR, config, kModelSeed),
+        tandem::testing::IsOk());
+  }
 
   static const std::string& directory() { return directory_->path(); }
 

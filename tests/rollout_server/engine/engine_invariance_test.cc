@@ -23,6 +23,15 @@ struct Formats {
 class EngineInvarianceTest : public EngineFixture, public ::testing::WithParamInterface<Formats> {
  protected:
   static constexpr int kGroups = 8;
+  // The vocabulary is most of the time where it is whole. One that is small, and no multiple of a vector,
+  // leaves as many ways to batch, to chunk and to share the same tokens.
+  static constexpr int32_t kVocabulary = 5003;
+
+  static void SetUpTestSuite() {
+    ModelConfig config = tandem::testing::TinyModelConfig();
+    config.vocab_size = kVocabulary;
+    SetUpModel(config);
+  }
 
   static EngineOptions Options() {
     EngineOptions options = Fp32();
@@ -30,6 +39,13 @@ class EngineInvarianceTest : public EngineFixture, public ::testing::WithParamIn
     options.quantised = GetParam().quantised;
     options.kv_capacity_tokens = 16384;
     return options;
+  }
+
+  static GroupRequest Group(GroupKey key, int32_t prompt, int32_t completions,
+                            int32_t max_new_tokens) {
+    GroupRequest group = EngineFixture::Group(key, prompt, completions, max_new_tokens);
+    for (int32_t& id : group.prompt) id %= kVocabulary;
+    return group;
   }
 
   // Prompts of 5 to 40 tokens, two members each; the prompts of 7 and 8 begin alike.
@@ -155,6 +171,25 @@ TEST_P(EngineInvarianceTest, AScoreOfTheTokensGivesTheSameLogProbsByEitherPath) 
       const std::vector<float> of_completion((*scores)[0].logprobs.begin() + group.prompt.size(),
                                              (*scores)[0].logprobs.end());
       ASSERT_EQ(of_completion, c.behaviour_logprobs) << "group " << group.key;
+    }
+  }
+}
+
+class WholeVocabularyTest : public EngineFixture {};
+
+// How the rows of a whole vocabulary are shared among threads, and multiplied for few and for many
+// sequences.
+TEST_F(WholeVocabularyTest, NeitherTheBatchNorTheThreadsChangeACompletion) {
+  std::vector<GroupRequest> groups;
+  for (int i = 1; i <= 4; ++i) groups.push_back(Group(i, 5 * i, 8, 10));
+  for (const ComputeDType dtype : {ComputeDType::kFp32, ComputeDType::kBf16}) {
+    EngineOptions options = Fp32();
+    options.dtype = dtype;
+    Completions alone;
+    for (const GroupRequest& group : groups) alone.merge(Generate(options, {group}));
+    for (const int64_t threads : {1, 2, 3}) {
+      options.num_threads = threads;
+      ExpectSameBytes(Generate(options, groups), alone);
     }
   }
 }

@@ -133,14 +133,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self.answer({"detail": "Not Found"}, 404)
 
 
-def main():
+def main(words=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--logprobs-mode", default="processed_logprobs")
     parser.add_argument("--no-dev-mode", action="store_true")
     parser.add_argument("--log")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     torch.set_num_threads(1)
     engine = Engine(arguments)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", arguments.port), Handler)
