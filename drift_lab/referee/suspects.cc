@@ -163,7 +163,10 @@ int64_t CommonPrefix(std::span<const RefereeRow> rows) {
 void AddPrompts(const RefereeModel& model, std::span<const RefereeRow> rows,
                 std::vector<Suspect>& out) {
   const char* const advice = "print the token ids that each side is given and compare them";
+  const auto has_row = [&](int32_t id) { return id >= 0 && id < model.config().vocab_size; };
   const auto add = [&](const std::string& text, Variant variant) {
+    // A tokenizer may have more ids than the model has rows of its embedding: no engine took those.
+    if (!std::ranges::all_of(variant.edit_ids, has_row)) return;
     out.push_back({"prompt", text, advice, std::move(variant)});
   };
   add("the prompt's first token is missing", {.edit = PromptEdit::kDropFirst, .edit_tokens = 1});

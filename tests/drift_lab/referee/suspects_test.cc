@@ -21,9 +21,10 @@ using ::tandem::testing::TinyModelConfig;
 using ::tandem::testing::WriteTinyModel;
 
 // The suspects for a prompt that begins with `begin`, of a model with this template.
-std::vector<Suspect> SuspectsOf(const std::string& chat_template, const std::string& begin) {
+std::vector<Suspect> SuspectsOf(const std::string& chat_template, const std::string& begin,
+                                const ModelConfig& config = TinyModelConfig()) {
   const TempDir directory;
-  EXPECT_THAT(WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, TinyModelConfig(), 1), IsOk());
+  EXPECT_THAT(WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, config, 1), IsOk());
   std::ofstream(directory.path() + "/chat_template.jinja") << chat_template;
   const auto model = RefereeModel::Load(directory.path(), "");
   EXPECT_THAT(model, IsOk());
@@ -79,6 +80,15 @@ TEST(SuspectsTest, APromptMayHaveLostItsBeginningOrItsEndToALimitBelowItsLength)
   EXPECT_EQ(std::ranges::count(texts, "prompts are cut to their last 64 tokens"), 1);
   EXPECT_EQ(std::ranges::count(texts, "prompts are cut to their first 64 tokens"), 1);
   EXPECT_EQ(std::ranges::count(texts, "prompts are cut to their last 128 tokens"), 0);
+}
+
+TEST(SuspectsTest, NoIdBeyondTheModelsVocabularyIsPutIntoAPrompt) {
+  ModelConfig config = TinyModelConfig();
+  config.vocab_size = 100;  // the words of the system message have larger ids
+  for (const Suspect& suspect : SuspectsOf(kWithLineEnds, "", config)) {
+    EXPECT_EQ(suspect.text.find("system message"), std::string::npos) << suspect.text;
+    for (const int32_t id : suspect.variant.edit_ids) EXPECT_LT(id, 100) << suspect.text;
+  }
 }
 
 TEST(SuspectsTest, ATemplateWithoutASystemMessageSuggestsNone) {
