@@ -101,7 +101,7 @@ endfunction()
 # bring the include directories of external libraries. TORCH links LibTorch, PRIVATE and with -idirafter, because its
 # include directory has other versions of the protobuf and fmt headers. CUDA also links its CUDA part. LIGHT is for code
 # whose speed does not matter. APART compiles each file alone, so that what a kernel inlines, and with it its bits, does
-# not depend on other files; sanitizers, which look for other errors, get those files together too.
+# not depend on other files.
 function(tandem_library)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;LIGHT;APART" "NAME" "FOLDERS;EXCEPT;SRCS;DEPS")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_NAME)
@@ -120,7 +120,7 @@ function(tandem_library)
   if(ARG_LIGHT)
     target_compile_options(tandem_${ARG_NAME} PRIVATE ${TANDEM_LIGHT_OPTIMISATION})
   endif()
-  if(NOT ARG_APART OR TANDEM_SANITIZER)
+  if(NOT ARG_APART)
     tandem_unity(tandem_${ARG_NAME})
   endif()
   add_library(tandem::${ARG_NAME} ALIAS tandem_${ARG_NAME})
