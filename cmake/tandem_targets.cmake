@@ -59,7 +59,7 @@ endif()
 # Tests are linked by gold where there is one, because it takes a quarter of the time of ld; programs by ld.
 find_program(TANDEM_GOLD ld.gold)
 set(TANDEM_TEST_LINKER "")
-if(TANDEM_GOLD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT TANDEM_CUDA)
+if(TANDEM_GOLD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT TANDEM_CUDA AND NOT TANDEM_SANITIZER)
   set(TANDEM_TEST_LINKER -fuse-ld=gold)
 endif()
 
