@@ -226,6 +226,13 @@ function(tandem_tests)
   endif()
 endfunction()
 
+# The instruction sets of lesser machines, on which tests of kernels run again. Without AVX-512 the machine's own is AVX2.
+set(TANDEM_LESSER_SETS scalar avx2)
+file(READ /proc/cpuinfo cpuinfo LIMIT 8192)
+if(NOT cpuinfo MATCHES " avx512f ")
+  list(REMOVE_ITEM TANDEM_LESSER_SETS avx2)
+endif()
+
 # tandem_test_case(NAME <case> PROGRAM <name of tandem_tests> FILE <file>_test.cc [LABELS ...] [ENVIRONMENT ...]): runs
 # the tests of one file as one ctest case, for example a second time with other environment variables.
 function(tandem_test_case)
