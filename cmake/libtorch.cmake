@@ -21,10 +21,10 @@ target_compile_options(torch::cpu INTERFACE -fopenmp)
 target_link_options(torch::cpu INTERFACE -fopenmp)
 target_link_options(torch::cpu INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
 
-# tandem_torch_headers(TARGET tests|libraries): the target may include the headers of LibTorch. To read them takes longer
-# than the rest of most files, so they are compiled before: twice, because a compiler takes them only with the macros that
-# they were compiled with, and libraries are fortified while tests are not. The presets dev and cuda and the sanitizers
-# read them as they are.
+# tandem_torch_headers(TARGET tests|libraries): the target may include the headers of LibTorch. Parsing them takes longer
+# than the rest of most files, so they are precompiled. There are two precompiled headers, because gcc accepts one only
+# with the macros that it was made with, and libraries are fortified while tests are not. The presets dev and cuda and
+# the sanitizers parse the headers in each file.
 set(TANDEM_TORCH_HEADERS OFF)
 if(TANDEM_UNITY AND NOT TANDEM_SANITIZER AND NOT TANDEM_CUDA)
   set(TANDEM_TORCH_HEADERS ON)

@@ -1,1 +1,1 @@
-// A target of precompiled headers needs a source.
+// CMake asks for a source in a target of precompiled headers (libtorch.cmake).

@@ -69,8 +69,8 @@ std::vector<Family> Families() {
   };
 }
 
-// Smaller is better. What reaches `enough` cannot be the best: its sum may stop there, and the loss is
-// any number from `enough` to the whole sum.
+// Smaller is better. Settings whose loss reaches `enough` cannot be the best, so their sum may stop
+// there: what is returned is then at least `enough` and at most the whole loss.
 using Loss = std::function<double(const SamplerSettings&, double enough)>;
 constexpr double kWhole = std::numeric_limits<double>::infinity();
 
@@ -202,7 +202,8 @@ Loss UnlikelinessOf(std::span<const TokenLogits> logits) {
     const auto each = static_cast<double>(step);
     double sum = 0;
     for (size_t i = 0; i < logits.size(); i += step) {
-      // Rounding may leave a token that is as good as certain above 0.
+      // Rounding may put the log-prob of a certain token above 0; no term may be negative, because
+      // the sum stops early.
       sum += std::max(0.0, std::min(kImpossible, -ScoreToken(logits[i], settings).logprob));
       if (sum * each >= enough) break;
     }

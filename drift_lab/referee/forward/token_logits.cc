@@ -247,8 +247,8 @@ TokenScore ScoreToken(const TokenLogits& logits, const SamplerSettings& settings
     for (Entry& entry : entries) entry.logit /= settings.temperature;
   };
   if (!settings.temperature_last) heat();
-  // The sum is over what the filters leave, or over all. It is most of the work, and done only once,
-  // and not at all for a token that is left out.
+  // The sum is over the tokens that the filters leave, or over all. It is most of the work, so it is
+  // computed once, and not at all where the filters remove the token.
   const bool of_rest = settings.renormalised || settings.temperature_last;
   const double full = of_rest ? 0 : LogSum(entries);
   if (HasFilter(settings)) Filter(entries, settings);

@@ -76,31 +76,28 @@ def test_supervised_training_peaks_where_planned(place, tmp_path, case):
     def run(model, number=1):
         out = tmp_path / f"{model}-{number}"
         held_out = ["--held-out", 0.12] if command == "train-reward-model" else []
-        peak = peak_of(command, "--model", place / model, "--data", place / f"{data}.jsonl", "--out", out, "--epochs", 2, "--batch", 8,
+        peak = peak_of(command, "--model", place / model, "--data", place / f"{data}.jsonl", "--out", out, "--epochs", 6, "--batch", 8,
                        "--microbatch-tokens", 4096, "--threads", 1, "--dtype", dtype, *held_out)
         return peak, json.loads((out / "metrics.jsonl").read_text().splitlines()[0])["num_tokens"]
     base, _ = run("tiny")
-    peak, tokens = run("big")
+    (peak, tokens), (again, _) = run("big"), run("big", 2)
+    peak = (peak + again) / 2  # they differ by up to 2 %
     examples = 7 if command == "train-reward-model" else 8
     prompt = 14
     answer = max(1, (tokens // examples - prompt) // answers)
     planned = plan("--algorithm", case.split()[0], "--model", place / "big", "--prompt-tokens", prompt, "--set",
                    f"completion_tokens={answer}", "--set", f"batch={examples}", "--set", f"dtype={dtype}")
-    planned = process(planned, "trainer rank")["bytes"]
-    if planned != pytest.approx(peak - base, rel=TOLERANCE - 0.02):  # runs differ by up to 2 %, so that two say more than one
-        peak = (peak + run("big", 2)[0]) / 2
-    close_to(planned, peak - base)
+    close_to(process(planned, "trainer rank")["bytes"], peak - base)
 
 
 class Run:
-    """Two train steps of one row, the second with the moments of the first; `memory` has the trainer's numbers and the server's
-    peak resident bytes."""
+    """Three train steps of one row; `memory` has the trainer's numbers and the server's peak resident bytes."""
 
     def __init__(self, place, folder, model, dtype, preset, *sets):
         self.config = folder / f"{model}-{preset}-{dtype}.yaml"
         self.config.write_text(yaml.safe_dump({
             "server": {"model": str(place / model), "engine": {"dtype": dtype, "kv_capacity_tokens": 4096, "num_threads": 1}},
-            "trainer": {"run": {"out": str(folder), "name": f"{model}-{preset}-{dtype}"}, "model": str(place / model), "steps": 2,
+            "trainer": {"run": {"out": str(folder), "name": f"{model}-{preset}-{dtype}"}, "model": str(place / model), "steps": 3,
                         "preset": preset, "prompts_per_step": 4, "completions_per_prompt": 4, "dtype": dtype,
                         "sampling": {"max_new_tokens": 32, "temperature": 1},
                         "data": {"train": str(place / "prompts.jsonl"), "chat": False}, "checkpoint": {"at_end": False},

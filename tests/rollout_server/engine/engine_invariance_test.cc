@@ -23,8 +23,8 @@ struct Formats {
 class EngineInvarianceTest : public EngineFixture, public ::testing::WithParamInterface<Formats> {
  protected:
   static constexpr int kGroups = 8;
-  // The vocabulary is most of the time where it is whole. One that is small, and no multiple of a vector,
-  // leaves as many ways to batch, to chunk and to share the same tokens.
+  // With 49152 tokens, the head takes most of the time. A small vocabulary, whose size is no multiple
+  // of a vector, leaves as many ways to batch and to chunk; WholeVocabularyTest has the whole one.
   static constexpr int32_t kVocabulary = 5003;
 
   static void SetUpTestSuite() {
