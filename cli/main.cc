@@ -4,9 +4,12 @@
 #include <vector>
 
 #include "cli/io/subcommand.h"
-#include "common/process/thread_team.h"
+#include "common/process/libtorch_program.h"
+
+[[gnu::section(".preinit_array"), gnu::used]] static auto* before_libraries =
+    &tandem::EnsurePassiveThreads;
 
 int main(int argc, char** argv) {
-  tandem::EnsurePassiveThreads(argc, argv);
-  return tandem::cli::RunTandem(std::vector<std::string>(argv + 1, argv + argc));
+  tandem::ExitWithoutDestructors(
+      tandem::cli::RunTandem(std::vector<std::string>(argv + 1, argv + argc)));
 }

@@ -9,8 +9,8 @@
 #include "common/base/exit_codes.h"
 #include "common/base/version.h"
 #include "common/options/command_line.h"
+#include "common/process/libtorch_program.h"
 #include "common/process/memory.h"
-#include "common/process/thread_team.h"
 #include "trainer/presets.h"
 #include "trainer/run_trainer.h"
 
@@ -91,7 +91,9 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace tandem::trainer
 
+[[gnu::section(".preinit_array"), gnu::used]] static auto* before_libraries =
+    &tandem::EnsurePassiveThreads;
+
 int main(int argc, char** argv) {
-  tandem::EnsurePassiveThreads(argc, argv);
-  return tandem::trainer::Main(argc, argv);
+  tandem::ExitWithoutDestructors(tandem::trainer::Main(argc, argv));
 }

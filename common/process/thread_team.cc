@@ -1,11 +1,5 @@
 #include "common/process/thread_team.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <string>
-#include <vector>
-
 #include "common/base/check.h"
 #include "common/base/clock.h"
 
@@ -98,17 +92,6 @@ uint32_t ThreadTeam::WaitForChange(std::atomic<uint32_t>& value, uint32_t seen) 
     const uint32_t now = value.load(std::memory_order_acquire);
     if (now != seen) return now;
   }
-}
-
-void EnsurePassiveThreads(int argc, char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  ::setenv("OMP_WAIT_POLICY", "passive", 1);
-  ::setenv("GOMP_SPINCOUNT", "20000", 1);
-  std::vector<std::string> copies(argv, argv + argc);
-  std::vector<char*> arguments;
-  for (std::string& argument : copies) arguments.push_back(argument.data());
-  arguments.push_back(nullptr);
-  ::execv("/proc/self/exe", arguments.data());
 }
 
 }  // namespace tandem

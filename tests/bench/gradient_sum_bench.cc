@@ -18,8 +18,8 @@
 #include "common/base/clock.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/process/libtorch_program.h"
 #include "common/process/memory.h"
-#include "common/process/thread_team.h"
 #include "tests/support/rank_threads.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/optimizer/parameter_buckets.h"
@@ -108,7 +108,7 @@ int Run(const std::string& model, int num_ranks, int64_t num_tokens, int64_t rep
 }  // namespace tandem::trainer
 
 int main(int argc, char** argv) {
-  tandem::EnsurePassiveThreads(argc, argv);
+  tandem::EnsurePassiveThreads(argc, argv, environ);
   tandem::KeepFreedMemory();
   if (argc != 5) {
     std::fprintf(stderr, "gradient_sum_bench MODEL_DIR NUM_RANKS TOKENS REPEATS\n");

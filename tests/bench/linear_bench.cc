@@ -21,6 +21,7 @@
 
 #include "common/base/clock.h"
 #include "common/matrix/packed_matrix.h"
+#include "common/process/libtorch_program.h"
 #include "common/process/thread_team.h"
 #include "common/tensor/instruction_set.h"
 
@@ -180,7 +181,7 @@ void Main(int repeats) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::EnsurePassiveThreads(argc, argv);
+  tandem::EnsurePassiveThreads(argc, argv, environ);
   tandem::Main(argc > 1 ? std::atoi(argv[1]) : 20);
   return 0;
 }

@@ -20,8 +20,8 @@
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/model/safetensors.h"
+#include "common/process/libtorch_program.h"
 #include "common/process/memory.h"
-#include "common/process/thread_team.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/policy/policy.h"
 
@@ -119,7 +119,7 @@ int Run(const Arguments& arguments) {
 }  // namespace tandem::trainer
 
 int main(int argc, char** argv) {
-  tandem::EnsurePassiveThreads(argc, argv);
+  tandem::EnsurePassiveThreads(argc, argv, environ);
   tandem::KeepFreedMemory();
   if (argc != 6 && argc != 8) {
     std::fprintf(

@@ -434,3 +434,18 @@ def test_a_run_is_held_against_its_simulation(tmp_path):
                   "--constants", tmp_path / "constants.json")
     assert done.returncode == 2
     assert 'train_tokens_per_second: no "source"' in done.stderr
+
+
+def test_a_program_with_libtorch_restarts_once_with_passive_threads_and_keeps_its_arguments_and_environment(tmp_path):
+    chosen = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in os.environ.items() if name not in chosen} | {"KEPT": "as it is"}
+    arguments = ["ui", str(tmp_path), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen([TANDEM, *arguments], env=environment, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()  # it is up
+        there = pathlib.Path(f"/proc/{child.pid}")
+        variables = (there / "environ").read_text().rstrip("\0").split("\0")
+        words = (there / "cmdline").read_text().rstrip("\0").split("\0")
+        child.terminate()
+    expected = [f"{name}={value}" for name, value in environment.items()]
+    assert variables == [*expected, "OMP_WAIT_POLICY=passive", "GOMP_SPINCOUNT=20000"]
+    assert words == [TANDEM, *arguments]

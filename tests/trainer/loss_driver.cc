@@ -21,7 +21,7 @@
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/options/options.h"
-#include "common/process/thread_team.h"
+#include "common/process/libtorch_program.h"
 #include "proto/experience.pb.h"
 #include "trainer/train_step.h"
 
@@ -103,7 +103,7 @@ absl::Status Run(const json& input) {
 }  // namespace tandem::trainer
 
 int main(int argc, char** argv) {
-  tandem::EnsurePassiveThreads(argc, argv);
+  tandem::EnsurePassiveThreads(argc, argv, environ);
   const absl::Status status = tandem::trainer::Run(nlohmann::json::parse(std::cin));
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());

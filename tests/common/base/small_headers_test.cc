@@ -12,7 +12,6 @@
 #include "common/base/version.h"
 #include "common/base/weight_version.h"
 #include "common/process/memory.h"
-#include "common/process/thread_team.h"
 #include "common/rendezvous/loopback.h"
 #include "tests/support/status_matchers.h"
 
@@ -101,20 +100,6 @@ TEST(VersionTest, NamesProjectCommitAndCompiler) {
   EXPECT_EQ(ProjectVersion().substr(0, 2), "0.");
   EXPECT_FALSE(GitCommit().empty());
   EXPECT_NE(CompilerVersion().find(' '), std::string_view::npos);
-}
-
-TEST(PassiveThreadsTest, LeavesAChosenWaitPolicyAlone) {
-  ::setenv("OMP_WAIT_POLICY", "active", 1);
-  EnsurePassiveThreads(0, nullptr);
-  EXPECT_STREQ(::getenv("OMP_WAIT_POLICY"), "active");
-}
-
-TEST(PassiveThreadsDeathTest, StartsTheProcessAnewWithItsArguments) {
-  // The new process is this test binary, which lists its tests and exits with 0.
-  ::unsetenv("OMP_WAIT_POLICY");
-  std::string name = "small_headers_test", flag = "--gtest_list_tests";
-  char* argv[] = {name.data(), flag.data(), nullptr};
-  EXPECT_EXIT(EnsurePassiveThreads(2, argv), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(SharedMemory, AContainersDefaultOf64MiBIsAProblemThatSaysWhatToDo) {
