@@ -2,13 +2,15 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
 
-SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
-TANDEM = pathlib.Path(os.environ["TANDEM_BIN"]) / "tandem"
+from forked_tandem import forked_tandem
+
+sys.path.insert(0, str(pathlib.Path(os.environ["TANDEM_SOURCE"]) / "tests" / "parity"))
+from make_models import make_model  # noqa: E402
+
 NOTE = "rounded to the nearest bf16 value"
 
 
@@ -18,8 +20,7 @@ def models(tmp_path_factory):
     folders = {}
     for dtype in ("fp32", "bf16", "fp16"):
         folders[dtype] = tmp_path_factory.mktemp("models") / dtype
-        subprocess.run([sys.executable, str(SOURCE / "tests" / "parity" / "make_models.py"), "--kind", "llama", "--vocab-size",
-                        "354", "--dtype", dtype, "--out", str(folders[dtype])], check=True, timeout=120)
+        make_model("llama", folders[dtype], dtype=dtype, vocab_size=354)
     return folders
 
 
@@ -30,8 +31,7 @@ def run(tool, model, folder, *arguments):
     data.write_text(json.dumps(lines[tool]) + "\n", encoding="utf-8")
     options = {"score": ["--input", str(data)], "generate": ["--input", str(data), "--seed", "3"],
                "eval": ["--data", str(data), "--reward", "any_number"]}[tool]
-    done = subprocess.run([str(TANDEM), tool, "--model", str(model), *options, *arguments], capture_output=True, text=True,
-                          timeout=300)
+    done = forked_tandem(tool, "--model", model, *options, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

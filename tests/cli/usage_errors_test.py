@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-BIN = pathlib.Path(os.environ["TANDEM_BIN"])
+from forked_tandem import forked_tandem
+
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 
 
@@ -23,8 +24,8 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("place")
     (folder / "text.txt").write_text("one and one is two. two and two is four.\n" * 40)
     (folder / "data.jsonl").write_text(json.dumps({"prompt": "one", "answer": "two"}) + "\n")
-    done = call(BIN / "tandem", "init", "--out", "model", "--text", "text.txt", "--hidden", 32, "--layers", 1, "--heads", 2,
-                "--kv-heads", 1, "--intermediate", 48, "--vocab", 280, "--context", 64, cwd=folder)
+    done = forked_tandem("init", "--out", "model", "--text", "text.txt", "--hidden", 32, "--layers", 1, "--heads", 2,
+                         "--kv-heads", 1, "--intermediate", 48, "--vocab", 280, "--context", 64, cwd=folder)
     assert done.returncode == 0, done.stderr
     for step in (2, 10):
         (folder / "run/captures" / f"step_{step}").mkdir(parents=True)
@@ -82,7 +83,7 @@ WRONG = {
 
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_command_line_is_exit_code_2_and_named(place, line):
-    done = call(BIN / "tandem", *shlex.split(line), cwd=place)
+    done = forked_tandem(*shlex.split(line), cwd=place)
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert WRONG[line] in done.stderr
     assert done.stdout == ""
@@ -100,7 +101,7 @@ STEERS = "no\x1b[31msuch"  # printed unchanged, this name would colour the termi
     ["render", "k8s", STEERS], ["logs", STEERS], ["status", STEERS], ["export", STEERS, "--out", "new"],
     ["serve", STEERS], ["train", STEERS], ["serve", "--model", STEERS], ["run", "x.yaml", "--" + STEERS]], ids=" ".join)
 def test_every_command_says_what_went_wrong_in_one_form_that_steers_no_terminal(place, line):
-    done = call(BIN / "tandem", *line, cwd=place)
+    done = forked_tandem(*line, cwd=place)
     assert done.returncode != 0
     assert "\x1b" not in done.stderr + done.stdout
     program = {"serve": "rollout_server", "train": "trainer"}.get(line[0], "tandem")
@@ -133,6 +134,6 @@ def test_a_python_program_refuses_what_it_does_not_know(script, tmp_path):
 
 
 def test_what_is_no_mistake_of_the_command_line_is_another_code(place):
-    assert call(BIN / "tandem", "score", "--model", "absent", cwd=place).returncode == 3
-    assert call(BIN / "tandem", "drift", "attribute", "run/captures/step_2", cwd=place).returncode == 3
-    assert call(BIN / "tandem", "status", "127.0.0.1:1", "--timeout", "1", cwd=place).returncode == 4
+    assert forked_tandem("score", "--model", "absent", cwd=place).returncode == 3
+    assert forked_tandem("drift", "attribute", "run/captures/step_2", cwd=place).returncode == 3
+    assert forked_tandem("status", "127.0.0.1:1", "--timeout", "1", cwd=place).returncode == 4

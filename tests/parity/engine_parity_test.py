@@ -4,12 +4,12 @@ prefill) within 2e-4, and identical greedy generations for 32 prompts.
 import json
 import os
 import pathlib
-import subprocess
 
 import pytest
 import torch
 import transformers
 
+from forked_tandem import forked_tandem
 from make_models import KINDS, make_model
 
 TANDEM = pathlib.Path(os.environ["TANDEM_BIN"]) / "tandem"
@@ -20,9 +20,7 @@ NUM_PROMPTS = 32
 
 def tandem(subcommand, *flags, lines):
     """Runs `tandem SUBCOMMAND` over JSON lines and returns its JSON lines."""
-    done = subprocess.run([TANDEM, subcommand, *map(str, flags)], text=True, timeout=240,
-                          input="".join(json.dumps(line) + "\n" for line in lines),
-                          capture_output=True, check=False)
+    done = forked_tandem(subcommand, *flags, text="".join(json.dumps(line) + "\n" for line in lines))
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(lines), done.stderr

@@ -2,10 +2,7 @@
 fp32. The losses of five updates must agree to 1e-4, and a reward model must score in transformers as it does here.
 """
 import json
-import os
-import pathlib
 import random
-import subprocess
 
 import numpy as np
 import pytest
@@ -16,9 +13,9 @@ from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, Rewa
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
+from forked_tandem import forked_tandem
 from make_models import make_model
 
-TANDEM = pathlib.Path(os.environ["TANDEM_BIN"]) / "tandem"
 UPDATES, BATCH, PAIRS, LEARNING_RATE = 5, 8, 32, 1e-3
 
 torch.set_num_threads(2)
@@ -30,7 +27,7 @@ def write_lines(path, rows):
 
 
 def tandem(*arguments, text=None):
-    done = subprocess.run([TANDEM, *map(str, arguments)], input=text, capture_output=True, text=True)
+    done = forked_tandem(*arguments, text=text)
     assert done.returncode == 0, done.stderr
     return done
 

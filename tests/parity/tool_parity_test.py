@@ -1,9 +1,7 @@
 """The tools of `tandem` compared with transformers: scores of both engines, greedy completions, and the directories that
 `init` and `export` make."""
 import json
-import os
 import pathlib
-import subprocess
 
 import pytest
 import torch
@@ -11,8 +9,8 @@ import transformers
 from safetensors.torch import load_file
 
 import make_models
+from forked_tandem import forked_tandem
 
-TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
 HERE = pathlib.Path(__file__).resolve().parent
 KINDS = ("qwen2", "qwen3", "llama")
 TOLERANCE = 2e-4
@@ -21,8 +19,7 @@ TOLERANCE = 2e-4
 def tandem(*arguments, lines=None, code=0):
     """Runs a subcommand with `lines` as JSON lines, and parses its output."""
     text = None if lines is None else "".join(json.dumps(line) + "\n" for line in lines)
-    done = subprocess.run([TANDEM, *map(str, arguments)], input=text, capture_output=True,
-                          text=True, timeout=240, check=False)
+    done = forked_tandem(*arguments, text=text)
     assert done.returncode == code, done.stderr
     return done.stdout if lines is None else [json.loads(line) for line in done.stdout.splitlines()]
 

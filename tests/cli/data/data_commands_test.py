@@ -9,6 +9,8 @@ import threading
 
 import pytest
 
+from forked_tandem import forked_tandem
+
 TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
 SUMS = [{"prompt": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
 PAIRS = [{"prompt": f"what is {i} + 1?", "chosen": f"{i + 1}.", "rejected": f"{i}, I think"} for i in range(24)]
@@ -16,7 +18,7 @@ STEPS = [{"prompt": f"what is {i} + 1?", "steps": ["add 1", f"it is {i + i % 2}"
 
 
 def tandem(*arguments, text=None):
-    return subprocess.run([TANDEM, *map(str, arguments)], input=text, capture_output=True, text=True, timeout=240, check=False)
+    return forked_tandem(*arguments, text=text)
 
 
 def succeeds(*arguments, **more):

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
+from forked_tandem import forked_tandem
+
 BIN = pathlib.Path(os.environ["TANDEM_BIN"])
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 TANDEM = BIN / "tandem"
@@ -19,8 +21,7 @@ COLUMNS = ["--columns", "prompt=problem,answer=info.gold"]
 
 
 def tandem(*arguments, cwd=None, **environment):
-    return subprocess.run([TANDEM, *map(str, arguments)], capture_output=True, text=True, timeout=240, check=False, cwd=cwd,
-                          env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+    return forked_tandem(*arguments, cwd=cwd, env={**os.environ, **environment})
 
 
 def succeeds(*arguments, **more):

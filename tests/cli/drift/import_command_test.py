@@ -3,16 +3,16 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 
 import pytest
 
-TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
+from forked_tandem import forked_tandem
+
 FOREIGN = pathlib.Path(os.environ["TANDEM_SOURCE"]) / "tests/testdata/foreign"
 
 
 def run(*arguments):
-    return subprocess.run([TANDEM, "drift", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    return forked_tandem("drift", *arguments)
 
 
 def imported(tmp_path, source, path, *more):

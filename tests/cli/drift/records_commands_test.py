@@ -12,7 +12,8 @@ import pytest
 import safetensors.numpy
 import xxhash
 
-TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
+from forked_tandem import forked_tandem
+
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 FORMAT3 = SOURCE / "tests/testdata/foreign/format3"
 sys.path.insert(0, str(FORMAT3))
@@ -23,7 +24,7 @@ ROW = {"token_ids": [1, 2, 3], "prompt_length": 1, "behaviour_logprobs": [None, 
 
 
 def check(*arguments):
-    return subprocess.run([TANDEM, "drift", "check", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    return forked_tandem("drift", "check", *arguments)
 
 
 def write(path, *lines):

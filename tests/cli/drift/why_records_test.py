@@ -1,18 +1,15 @@
 """`tandem drift why RECORDS` as a user meets it: a records file in, a verdict out, without weights."""
 import json
 import math
-import os
 import random
-import subprocess
 
 import pytest
 
-TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
+from forked_tandem import forked_tandem
 
 
 def why(path, *arguments):
-    return subprocess.run([TANDEM, "drift", "why", str(path), *map(str, arguments)], capture_output=True, text=True,
-                          timeout=120, check=False)
+    return forked_tandem("drift", "why", path, *arguments)
 
 
 def rows_of(behaviour=lambda x: x, noise=0.01, rows=24, tokens=40):
@@ -119,5 +116,4 @@ def test_a_file_that_is_no_records_file_gets_the_message_of_the_reader_and_the_w
     assert found in done.stderr and "theirs.jsonl" in done.stderr
     assert "tandem drift import --from" in done.stderr
     assert "manifest.json" not in done.stderr
-    assert done.stderr == subprocess.run([TANDEM, "drift", "check", str(path)], capture_output=True, text=True, timeout=120,
-                                         check=False).stderr
+    assert done.stderr == forked_tandem("drift", "check", path).stderr

@@ -13,6 +13,7 @@ import threading
 
 import pytest
 
+from forked_tandem import forked_tandem
 from waiting import wait_until
 
 TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
@@ -33,8 +34,7 @@ def files(**more):
 
 def fetch(*arguments, code=0, **environment):
     """(stdout, stderr) of `tandem fetch`."""
-    done = subprocess.run([TANDEM, "fetch", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
-                          env={**os.environ, **environment})
+    done = forked_tandem("fetch", *arguments, env={**os.environ, **environment})
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return done.stdout, done.stderr
 

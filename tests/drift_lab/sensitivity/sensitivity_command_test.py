@@ -3,7 +3,6 @@ import json
 import math
 import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -11,9 +10,9 @@ import pytest
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 sys.path.insert(0, str(SOURCE / "tests" / "parity"))
 from engine_parity_test import random_ids, tandem  # noqa: E402
+from forked_tandem import forked_tandem  # noqa: E402
 from make_models import make_model  # noqa: E402
 
-TANDEM = pathlib.Path(os.environ["TANDEM_BIN"]) / "tandem"
 SITES = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
 
 
@@ -26,9 +25,8 @@ def made(tmp_path_factory):
 
 
 def study(directory, lines, *flags):
-    done = subprocess.run([TANDEM, "drift", "sensitivity", "-", "--model", directory, "--json", *flags], text=True, timeout=240,
-                          input="".join(json.dumps(line) + "\n" for line in lines), capture_output=True, check=False)
-    return done
+    return forked_tandem("drift", "sensitivity", "-", "--model", directory, "--json", *flags,
+                         text="".join(json.dumps(line) + "\n" for line in lines))
 
 
 def k3(wide, quantised):
@@ -77,8 +75,7 @@ def test_errors_say_what_to_do(made):
     directory, _, lines = made
     done = study(directory, lines, "--weight-format", "dtype")
     assert done.returncode != 0 and "name a number format (--weight-format)" in done.stderr
-    done = subprocess.run([TANDEM, "drift", "sensitivity", "-"], text=True, input=json.dumps(lines[0]) + "\n", capture_output=True,
-                          check=False)
+    done = forked_tandem("drift", "sensitivity", "-", text=json.dumps(lines[0]) + "\n")
     assert done.returncode == 2 and "--model is needed" in done.stderr
     done = study(directory, [{"ids": [5, 6], "num_prompt_tokens": 2}])
     assert done.returncode == 3 and "want an integer from 0 to 1" in done.stderr
