@@ -6,8 +6,8 @@ option(TANDEM_WERROR "Warnings are errors" ON)
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  # The sloppiness is what ccache asks for to cache files with precompiled headers (libtorch.cmake). By the dependencies that
-  # the compiler writes, it need not run the preprocessor first.
+  # The sloppiness is what ccache asks for to cache files with precompiled headers (libtorch.cmake). With
+  # CCACHE_DEPEND, it reads the dependencies that the compiler writes, and does not run the preprocessor first.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 ${CCACHE})
 endif()
 

@@ -1,6 +1,6 @@
-// How programs that load LibTorch start and end: with OpenMP threads that sleep, after LibTorch was
-// set up once, and without taking it apart again. A command such as `tandem --version` takes half
-// of the time that it takes with these functions at the beginning of main and a plain return.
+// How programs that load LibTorch start and end. LibTorch registers thousands of operators when it
+// is loaded and removes them at exit, which is most of the time of a short command. These functions
+// let a program load it once, with OpenMP threads that sleep, and end without the removal.
 #pragma once
 
 namespace tandem {
@@ -16,15 +16,15 @@ namespace tandem {
 // OMP_WAIT_POLICY=passive and GOMP_SPINCOUNT=20000 in addition. If that fails, it returns, and the
 // program runs slower. `argv` and `environment` end with null.
 //
-// A program calls it before its libraries start (main is later), so that LibTorch starts once:
+// A program has it called before the constructors of its libraries, so that LibTorch is not set up
+// for the restart too. It therefore uses nothing that a library sets up, such as getenv:
 //   [[gnu::section(".preinit_array"), gnu::used]] auto* before_libraries = &EnsurePassiveThreads;
-// It therefore uses nothing that a library sets up, such as getenv.
+// Programs whose start nobody waits for may call it first in main.
 void EnsurePassiveThreads(int argc, char** argv, char** environment);
 
-// Writes out what standard output and error hold, and ends the process with `code`, without the
-// destructors of static objects: LibTorch's take the operators of its table out one by one, which
-// takes a third as long as loading it. Call it last in main, after all threads that write files
-// have ended.
+// Flushes standard output and the C streams, and ends the process with `code`. Destructors of static
+// objects and functions given to atexit are not called. Call it last in main, when all threads that
+// write files have ended.
 [[noreturn]] void ExitWithoutDestructors(int code);
 
 }  // namespace tandem

@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from forked_tandem import forked_tandem
+
 TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 TOKENIZER = SOURCE / "tests/testdata/smollm2-tokenizer"
@@ -449,3 +451,14 @@ def test_a_program_with_libtorch_restarts_once_with_passive_threads_and_keeps_it
     expected = [f"{name}={value}" for name, value in environment.items()]
     assert variables == [*expected, "OMP_WAIT_POLICY=passive", "GOMP_SPINCOUNT=20000"]
     assert words == [TANDEM, *arguments]
+
+
+def test_a_forked_command_answers_as_the_program_does_and_one_that_hangs_is_killed(tmp_path):
+    own = tandem("score", "--model", "absent", cwd=tmp_path)
+    forked = forked_tandem("score", "--model", "absent", cwd=tmp_path)
+    assert (forked.returncode, forked.stdout, forked.stderr) == (own.returncode, own.stdout, own.stderr)
+    with pytest.raises(TimeoutError):
+        forked_tandem("ui", tmp_path, "--listen", "127.0.0.1:0", timeout=2)
+    left = [path for path in pathlib.Path("/proc").glob("[0-9]*/cwd") if os.path.exists(path) and path.resolve() == tmp_path]
+    assert not left
+    assert forked_tandem("--version").stdout == tandem("--version").stdout

@@ -1,13 +1,15 @@
-// Runs command lines of `tandem` for tests that have hundreds of them: it loads LibTorch once, which takes a third of a
-// second, and forks for each. Standard input is a Unix socket of packets. A packet holds words, each ended by a null byte: the
-// working directory, the number of environment variables, these variables, and the arguments. It carries three files, which
-// become the child's standard input, output and error. The answer is the exit code in decimal digits (128 + N after signal
-// N). tests/support/python/forked_tandem.py is the other end.
+// Runs command lines of `tandem` for tests that have hundreds of them: this process loads LibTorch once and forks for each.
+// Standard input is a Unix socket of packets. A packet holds words, each ended by a null byte: the working directory, the
+// number of environment variables, these variables, and the arguments. It carries three files, which become the child's
+// standard input, output and error. The answer is the exit code in decimal digits, or -N after signal N. When this process is
+// killed, so is the child. tests/support/python/forked_tandem.py is the other end.
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -41,9 +43,7 @@ bool Receive(std::string& packet, Files& files) {
   return true;
 }
 
-int ExitCode(int status) {
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
+int ExitCode(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status); }
 
 }  // namespace
 
@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
     const pid_t child = ::fork();
     TANDEM_CHECK(child >= 0);
     if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       for (int i = 0; i < 3; ++i) ::dup2(files[i], i);
       for (const int file : files) ::close(file);
       packet.pop_back();

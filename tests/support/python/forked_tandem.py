@@ -8,25 +8,32 @@ import tempfile
 
 
 @functools.cache
-def other_end():
-    """The socket to the process, which ends with this one."""
+def forking_process():
+    """The process and the socket to it. It ends when this process ends."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        subprocess.Popen([pathlib.Path(os.environ["TANDEM_BIN"]) / "forked_tandem"], stdin=theirs)
-    return ours
+        return subprocess.Popen([pathlib.Path(os.environ["TANDEM_BIN"]) / "forked_tandem"], stdin=theirs), ours
 
 
-def forked_tandem(*arguments, text=None, cwd=None, env=None):
-    """What subprocess.run returns of `tandem ARGUMENTS` with `text` as standard input. What libraries read from the environment
-    when they are loaded is from the first call, and the kernel knows the command line of forked_tandem alone."""
+def forked_tandem(*arguments, text=None, cwd=None, env=None, timeout=120):
+    """What subprocess.run returns of `tandem ARGUMENTS` with `text` as standard input. Two things differ: what libraries read
+    from the environment when they are loaded is from the first call, and /proc has the command line of forked_tandem. A command
+    that takes longer than `timeout` seconds is killed, and TimeoutError is raised. One thread at a time may call."""
     variables = [f"{name}={value}" for name, value in (os.environ if env is None else env).items()]
     words = (cwd or os.getcwd(), len(variables), *variables, *arguments)
     packet = "".join(f"{word}\0" for word in words).encode()
+    process, other_end = forking_process()
+    other_end.settimeout(timeout)
     with tempfile.TemporaryFile("w+") as given, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
         given.write(text or "")
         given.seek(0)
-        socket.send_fds(other_end(), [packet], [given.fileno(), out.fileno(), error.fileno()])
-        code = other_end().recv(16)
+        socket.send_fds(other_end, [packet], [given.fileno(), out.fileno(), error.fileno()])
+        try:
+            code = other_end.recv(16)
+        except TimeoutError:
+            process.kill()
+            forking_process.cache_clear()
+            raise
         assert code, "forked_tandem ended"
         out.seek(0)
         error.seek(0)
