@@ -3,10 +3,12 @@ import json
 import os
 import pathlib
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from forked_tandem import forked_tandem
+from waiting import wait_until
 
 TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
@@ -457,8 +459,13 @@ def test_a_forked_command_answers_as_the_program_does_and_one_that_hangs_is_kill
     own = tandem("score", "--model", "absent", cwd=tmp_path)
     forked = forked_tandem("score", "--model", "absent", cwd=tmp_path)
     assert (forked.returncode, forked.stdout, forked.stderr) == (own.returncode, own.stdout, own.stderr)
-    with pytest.raises(TimeoutError):
-        forked_tandem("ui", tmp_path, "--listen", "127.0.0.1:0", timeout=2)
-    left = [path for path in pathlib.Path("/proc").glob("[0-9]*/cwd") if os.path.exists(path) and path.resolve() == tmp_path]
-    assert not left
+
+    def working_there():
+        return [path for path in pathlib.Path("/proc").glob("[0-9]*/cwd") if os.path.exists(path) and path.resolve() == tmp_path]
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(forked_tandem, "ui", ".", "--listen", "127.0.0.1:0", cwd=tmp_path, timeout=2)
+        wait_until(working_there, "the command does not start")
+        with pytest.raises(TimeoutError):
+            hanging.result()
+    wait_until(lambda: not working_there(), "the command is still there")
     assert forked_tandem("--version").stdout == tandem("--version").stdout
